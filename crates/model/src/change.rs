@@ -1,0 +1,47 @@
+//! One write to the state.
+
+use crate::{AuditEntry, Instance, InstanceId, Meta, Node, NodeId, Service, ServiceName, Volume, VolumeId};
+
+/// What [`crate::Cluster::apply`] takes and the store keeps. Whole records: what is stored never
+/// depends on what was there before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Meta(Meta),
+    Node(Node),
+    Service(Service),
+    ServiceGone(ServiceName),
+    Instance(Instance),
+    InstanceGone(InstanceId),
+    Volume(Volume),
+    VolumeGone(VolumeId),
+    Audit(AuditEntry),
+    AuditGone(u64),
+}
+
+/// Which record a change writes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    Meta,
+    Node(NodeId),
+    Service(ServiceName),
+    Instance(InstanceId),
+    Volume(VolumeId),
+    Audit(u64),
+}
+
+impl Change {
+    pub fn key(&self) -> Key {
+        match self {
+            Change::Meta(_) => Key::Meta,
+            Change::Node(node) => Key::Node(node.id.clone()),
+            Change::Service(service) => Key::Service(service.name.clone()),
+            Change::ServiceGone(name) => Key::Service(name.clone()),
+            Change::Instance(instance) => Key::Instance(instance.id),
+            Change::InstanceGone(id) => Key::Instance(*id),
+            Change::Volume(volume) => Key::Volume(volume.id.clone()),
+            Change::VolumeGone(id) => Key::Volume(id.clone()),
+            Change::Audit(entry) => Key::Audit(entry.number),
+            Change::AuditGone(number) => Key::Audit(*number),
+        }
+    }
+}

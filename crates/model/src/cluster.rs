@@ -1,0 +1,278 @@
+//! The records with their indexes, and `apply`, the only place that mutates them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    AuditEntry, Change, Instance, InstanceId, Meta, Node, NodeId, NodeIx, PlaceIndex, Resources, Service,
+    ServiceIx, ServiceName, Volume, VolumeId, index,
+};
+
+/// A node with what is on it.
+#[derive(Clone, Debug)]
+pub struct NodeEntry {
+    pub rec: Node,
+    /// Everything placed here whose record is kept, over or not.
+    pub instances: BTreeSet<InstanceId>,
+    /// What the instances that are not over take.
+    pub used: Resources,
+}
+
+/// A service with its instances.
+#[derive(Clone, Debug)]
+pub struct ServiceEntry {
+    pub rec: Service,
+    pub instances: BTreeSet<InstanceId>,
+    /// How many wanted instances are on each node.
+    pub on: BTreeMap<NodeIx, u32>,
+}
+
+/// Everything that is stored, in memory.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    meta: Meta,
+    nodes: Vec<NodeEntry>,
+    node_ix: BTreeMap<NodeId, NodeIx>,
+    services: Vec<Option<ServiceEntry>>,
+    service_ix: BTreeMap<ServiceName, ServiceIx>,
+    instances: BTreeMap<InstanceId, Instance>,
+    volumes: BTreeMap<VolumeId, Volume>,
+    audit: BTreeMap<u64, AuditEntry>,
+    place: PlaceIndex,
+}
+
+impl Cluster {
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// All nodes, by id.
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeIx, &NodeEntry)> {
+        self.node_ix.values().map(|ix| (*ix, &self.nodes[ix.0 as usize]))
+    }
+
+    pub fn node(&self, ix: NodeIx) -> &NodeEntry {
+        &self.nodes[ix.0 as usize]
+    }
+
+    pub fn node_ix(&self, id: &str) -> Option<NodeIx> {
+        self.node_ix.get(id).copied()
+    }
+
+    pub fn node_by_id(&self, id: &str) -> Option<&NodeEntry> {
+        self.node_ix(id).map(|ix| self.node(ix))
+    }
+
+    /// All services, by name.
+    pub fn services(&self) -> impl Iterator<Item = (ServiceIx, &ServiceEntry)> {
+        self.service_ix.values().filter_map(|ix| self.service(*ix).map(|entry| (*ix, entry)))
+    }
+
+    pub fn service(&self, ix: ServiceIx) -> Option<&ServiceEntry> {
+        self.services.get(ix.0 as usize).and_then(Option::as_ref)
+    }
+
+    pub fn service_ix(&self, name: &str) -> Option<ServiceIx> {
+        self.service_ix.get(name).copied()
+    }
+
+    pub fn service_by_name(&self, name: &str) -> Option<&ServiceEntry> {
+        self.service_ix(name).and_then(|ix| self.service(ix))
+    }
+
+    pub fn instance(&self, id: InstanceId) -> Option<&Instance> {
+        self.instances.get(&id)
+    }
+
+    /// All instances, oldest first.
+    pub fn instances(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.values()
+    }
+
+    pub fn instance_count(&self) -> usize {
+        self.instances.len()
+    }
+
+    /// The instances of a service, oldest first.
+    pub fn instances_of(&self, service: ServiceIx) -> impl Iterator<Item = &Instance> {
+        let ids = self.service(service).map(|entry| entry.instances.iter());
+        ids.into_iter().flatten().filter_map(|id| self.instances.get(id))
+    }
+
+    /// The instances on a node, oldest first.
+    pub fn instances_on(&self, node: NodeIx) -> impl Iterator<Item = &Instance> {
+        self.node(node).instances.iter().filter_map(|id| self.instances.get(id))
+    }
+
+    /// The name of an instance as people see it.
+    pub fn instance_name(&self, instance: &Instance) -> String {
+        match self.service(instance.service) {
+            Some(entry) => instance.id.named(&entry.rec.name),
+            None => instance.id.to_string(),
+        }
+    }
+
+    pub fn volumes(&self) -> impl Iterator<Item = &Volume> {
+        self.volumes.values()
+    }
+
+    pub fn volume(&self, id: &str) -> Option<&Volume> {
+        self.volumes.get(id)
+    }
+
+    pub fn audit(&self) -> impl DoubleEndedIterator<Item = &AuditEntry> {
+        self.audit.values()
+    }
+
+    pub fn place_index(&self) -> &PlaceIndex {
+        &self.place
+    }
+
+    /// How loaded a node is, in the steps that placing compares.
+    pub fn utilisation(&self, node: NodeIx) -> u32 {
+        index::utilisation(self.node(node))
+    }
+
+    /// Makes one change. The only place that mutates the state.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Meta(meta) => self.meta = meta.clone(),
+            Change::Node(node) => self.put_node(node),
+            Change::Service(service) => self.put_service(service),
+            Change::ServiceGone(name) => self.drop_service(name),
+            Change::Instance(instance) => self.put_instance(instance),
+            Change::InstanceGone(id) => self.drop_instance(*id),
+            Change::Volume(volume) => {
+                self.volumes.insert(volume.id.clone(), volume.clone());
+            }
+            Change::VolumeGone(id) => {
+                self.volumes.remove(id);
+            }
+            Change::Audit(entry) => {
+                self.audit.insert(entry.number, entry.clone());
+            }
+            Change::AuditGone(number) => {
+                self.audit.remove(number);
+            }
+        }
+    }
+
+    fn put_node(&mut self, node: &Node) {
+        let Some(ix) = self.node_ix.get(&node.id).copied() else {
+            let ix = NodeIx(self.nodes.len() as u32);
+            let entry =
+                NodeEntry { rec: node.clone(), instances: BTreeSet::new(), used: Resources::default() };
+            self.place.insert(ix, &entry);
+            self.nodes.push(entry);
+            self.node_ix.insert(node.id.clone(), ix);
+            return;
+        };
+        let entry = &mut self.nodes[ix.0 as usize];
+        self.place.remove(ix, entry);
+        entry.rec = node.clone();
+        self.place.insert(ix, entry);
+    }
+
+    fn put_service(&mut self, service: &Service) {
+        for spec in service.releases.values() {
+            self.place.ensure_class(&spec.constraints, &self.nodes);
+        }
+        match self.service_ix.get(&service.name) {
+            Some(ix) => {
+                if let Some(entry) = &mut self.services[ix.0 as usize] {
+                    entry.rec = service.clone();
+                }
+            }
+            None => {
+                let ix = ServiceIx(self.services.len() as u32);
+                let (instances, on) = (BTreeSet::new(), BTreeMap::new());
+                self.services.push(Some(ServiceEntry { rec: service.clone(), instances, on }));
+                self.service_ix.insert(service.name.clone(), ix);
+            }
+        }
+        self.drop_unused_classes();
+    }
+
+    fn drop_service(&mut self, name: &ServiceName) {
+        if let Some(ix) = self.service_ix.remove(name) {
+            self.services[ix.0 as usize] = None;
+        }
+    }
+
+    /// Amortised: classes are looked through only once they outnumber the services by far.
+    fn drop_unused_classes(&mut self) {
+        if self.place.len() <= 16 + 2 * self.service_ix.len() {
+            return;
+        }
+        let services = &self.services;
+        self.place.retain(|constraints| {
+            let mut specs = services.iter().flatten().flat_map(|entry| entry.rec.releases.values());
+            specs.any(|spec| spec.constraints == *constraints)
+        });
+    }
+
+    fn put_instance(&mut self, instance: &Instance) {
+        // Most changes are of an instance that stays where it is: its index entries stay too.
+        let before = self.instances.get(&instance.id);
+        let (took, was_wanted) = match before {
+            Some(old) => (taken(old), old.is_wanted()),
+            None => (Resources::default(), false),
+        };
+        if before.is_none() {
+            self.nodes[instance.node.0 as usize].instances.insert(instance.id);
+            if let Some(entry) = &mut self.services[instance.service.0 as usize] {
+                entry.instances.insert(instance.id);
+            }
+        }
+        self.account(instance, took, taken(instance), was_wanted, instance.is_wanted());
+        self.instances.insert(instance.id, instance.clone());
+    }
+
+    fn drop_instance(&mut self, id: InstanceId) {
+        let Some(old) = self.instances.remove(&id) else { return };
+        self.account(&old, taken(&old), Resources::default(), old.is_wanted(), false);
+        self.nodes[old.node.0 as usize].instances.remove(&id);
+        if let Some(entry) = &mut self.services[old.service.0 as usize] {
+            entry.instances.remove(&id);
+        }
+    }
+
+    fn account(&mut self, of: &Instance, took: Resources, takes: Resources, was: bool, is: bool) {
+        if took != takes {
+            let node = &mut self.nodes[of.node.0 as usize];
+            let before = index::utilisation(node);
+            let used = Resources {
+                memory: node.used.memory - took.memory + takes.memory,
+                cpu: node.used.cpu - took.cpu + takes.cpu,
+            };
+            let changed = {
+                let old = std::mem::replace(&mut node.used, used);
+                let after = index::utilisation(node);
+                node.used = old;
+                before != after
+            };
+            if changed {
+                self.place.remove(of.node, node);
+            }
+            node.used = used;
+            if changed {
+                self.place.insert(of.node, node);
+            }
+        }
+        if was != is
+            && let Some(entry) = &mut self.services[of.service.0 as usize]
+        {
+            let on = entry.on.entry(of.node).or_insert(0);
+            *on = if is { *on + 1 } else { on.saturating_sub(1) };
+            if *on == 0 {
+                entry.on.remove(&of.node);
+            }
+        }
+    }
+}
+
+fn taken(instance: &Instance) -> Resources {
+    match instance.is_over() {
+        true => Resources::default(),
+        false => Resources { memory: instance.memory, cpu: u64::from(instance.cpu) },
+    }
+}

@@ -1,0 +1,47 @@
+//! What happened, for people and programs that follow along.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Time;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum EventKind {
+    NodeStateChanged,
+    NodeHealthChanged,
+    InstanceAllocated,
+    InstanceDesiredStateChanged,
+    InstanceStatusChanged,
+    ServiceApplied,
+    ServiceRemoved,
+    RolloutChanged,
+    VolumeMoved,
+    CoordinatorElected,
+}
+
+impl EventKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EventKind::NodeStateChanged => "node.state_changed",
+            EventKind::NodeHealthChanged => "node.health_changed",
+            EventKind::InstanceAllocated => "instance.allocated",
+            EventKind::InstanceDesiredStateChanged => "instance.desired_state_changed",
+            EventKind::InstanceStatusChanged => "instance.status_changed",
+            EventKind::ServiceApplied => "service.applied",
+            EventKind::ServiceRemoved => "service.removed",
+            EventKind::RolloutChanged => "service.rollout_changed",
+            EventKind::VolumeMoved => "volume.moved",
+            EventKind::CoordinatorElected => "coordinator.elected",
+        }
+    }
+}
+
+/// One thing that happened. `fields` are the values a program wants; `message` is for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Event {
+    pub kind: EventKind,
+    pub at: Time,
+    /// `node/node-1`, `service/web`, `instance/web-…`.
+    pub unit: String,
+    pub message: String,
+    pub fields: Vec<(&'static str, String)>,
+}

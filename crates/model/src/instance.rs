@@ -1,0 +1,155 @@
+//! One run of a service on a node.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Code, InstanceId, NodeIx, ServiceIx, ServiceSpec, Time};
+
+/// What the coordinator wants of an instance. It only ever goes down this list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Desired {
+    Running,
+    /// Out of every backend set; gets its stop signal once every edge has confirmed.
+    Draining,
+    Stopped,
+}
+
+/// What is known of an instance.
+///
+/// `Stopped` and `Failed` are the node's own word that no process is left. `Lost` is not: its node
+/// went offline with it, and it counts as running there until the node or an operator says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Actual {
+    /// Placed; the node has not acknowledged it.
+    Pending,
+    Starting,
+    Ready,
+    Unready,
+    Stopping,
+    Stopped,
+    Failed,
+    Lost,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+    /// Nobody saw it end.
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    pub id: InstanceId,
+    pub service: ServiceIx,
+    pub node: NodeIx,
+    pub release: u32,
+    /// What it takes of its node, from its release's specification.
+    pub memory: u64,
+    pub cpu: u32,
+    /// Which of the service's numbered places it fills; only for batch and stateful services.
+    pub slot: Option<u32>,
+    pub desired: Desired,
+    pub actual: Actual,
+    /// Rises with every change of what is ordered; the node acknowledges it.
+    pub order: u32,
+    pub restarts: u32,
+    pub pid: Option<u32>,
+    /// In the order of the specification's `ports`.
+    pub ports: Box<[u16]>,
+    pub reason: Option<Code>,
+    pub message: Option<Box<str>>,
+    pub exit: Option<Exit>,
+    pub replaces: Option<InstanceId>,
+    pub created_at: Time,
+    pub healthy_since: Option<Time>,
+    pub ended_at: Option<Time>,
+}
+
+impl Instance {
+    pub fn new(
+        id: InstanceId,
+        service: ServiceIx,
+        node: NodeIx,
+        release: u32,
+        spec: &ServiceSpec,
+        now: Time,
+    ) -> Instance {
+        Instance {
+            id,
+            service,
+            node,
+            release,
+            memory: spec.memory,
+            cpu: spec.cpu,
+            slot: None,
+            desired: Desired::Running,
+            actual: Actual::Pending,
+            order: 1,
+            restarts: 0,
+            pid: None,
+            ports: Box::default(),
+            reason: None,
+            message: None,
+            exit: None,
+            replaces: None,
+            created_at: now,
+            healthy_since: None,
+            ended_at: None,
+        }
+    }
+
+    /// The node itself said that nothing of it runs any more.
+    pub fn is_over(&self) -> bool {
+        match self.actual {
+            Actual::Stopped | Actual::Failed => true,
+            Actual::Pending
+            | Actual::Starting
+            | Actual::Ready
+            | Actual::Unready
+            | Actual::Stopping
+            | Actual::Lost => false,
+        }
+    }
+
+    /// Wanted, and neither over nor lost.
+    pub fn is_wanted(&self) -> bool {
+        self.desired == Desired::Running && !self.is_over() && self.actual != Actual::Lost
+    }
+
+    /// Wanted and able to take work.
+    pub fn is_available(&self) -> bool {
+        self.desired == Desired::Running && self.actual == Actual::Ready
+    }
+
+    /// It ended by itself, well: a batch instance that is done.
+    pub fn is_complete(&self) -> bool {
+        self.actual == Actual::Stopped && self.desired == Desired::Running && self.exit == Some(Exit::Code(0))
+    }
+}
+
+impl Desired {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Desired::Running => "running",
+            Desired::Draining => "draining",
+            Desired::Stopped => "stopped",
+        }
+    }
+}
+
+impl Actual {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Actual::Pending => "pending",
+            Actual::Starting => "starting",
+            Actual::Ready => "ready",
+            Actual::Unready => "unready",
+            Actual::Stopping => "stopping",
+            Actual::Stopped => "stopped",
+            Actual::Failed => "failed",
+            Actual::Lost => "lost",
+        }
+    }
+}

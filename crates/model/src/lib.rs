@@ -1,0 +1,41 @@
+//! What exists: ids, nodes, services, instances, volumes, reason codes, changes and events, and
+//! [`Cluster`], the records with their indexes.
+//!
+//! Owns the shape of the state and the one place that mutates it, [`Cluster::apply`].
+//!
+//! *Invariant:* nothing here knows what time it is, does I/O, draws a random number or iterates a
+//! `HashMap`. Nothing here decides anything: decisions are in `planner`.
+
+mod change;
+mod cluster;
+mod codec;
+mod event;
+mod ids;
+mod index;
+mod instance;
+mod node;
+mod reason;
+mod record;
+mod service;
+pub mod spec;
+mod time;
+mod txn;
+pub mod units;
+
+pub use change::{Change, Key};
+pub use cluster::{Cluster, NodeEntry, ServiceEntry};
+pub use codec::{CodecError, decode_record, encode_change, key_of, load_ranges};
+pub use event::{Event, EventKind};
+pub use ids::{
+    ClusterId, InstanceId, Life, NodeId, NodeIx, ParseIdError, ProcessEpoch, ServiceIx, ServiceName, Term,
+    VolumeId,
+};
+pub use index::{Candidate, PlaceIndex};
+pub use instance::{Actual, Desired, Exit, Instance};
+pub use node::{Health, Intent, MemoryCaps, Node, Resources, Role, Roles};
+pub use reason::{ALL_CODES, Code, Reason};
+pub use record::{AuditEntry, Meta, Volume};
+pub use service::{Rollout, RolloutState, Service};
+pub use spec::{Kind, ServiceSpec};
+pub use time::{Millis, Time};
+pub use txn::Txn;

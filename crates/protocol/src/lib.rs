@@ -1,0 +1,17 @@
+//! The actors as pure state machines: [`coordinator`], [`node`], [`edge`], and the [`message`]s they
+//! exchange.
+//!
+//! Each takes an input and the time and returns outputs; shells (`server`, `worker`, `edge`) and the
+//! simulator perform them.
+//!
+//! *Invariant:* no async, no clock, no I/O, no randomness of its own. The same inputs give the same
+//! outputs, byte for byte.
+
+pub mod commit;
+pub mod coordinator;
+pub mod edge;
+pub mod message;
+pub mod node;
+mod timing;
+
+pub use timing::{Timing, TimingError};

@@ -1,0 +1,206 @@
+//! What daemons and the coordinator say to each other. `wire` carries these as protobuf.
+//!
+//! Both ways are level-triggered: a lost message is made good by the next heartbeat, a late or
+//! repeated one is recognised by its number and dropped.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use model::{
+    Actual, ClusterId, Code, Exit, InstanceId, Life, MemoryCaps, Millis, NodeId, ProcessEpoch, Resources,
+    Roles, ServiceName, ServiceSpec, Term, VolumeId,
+};
+
+use crate::Timing;
+
+/// From a daemon to the coordinator. `seq` rises within one connection; what comes late is dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Up {
+    pub seq: u64,
+    pub body: UpBody,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UpBody {
+    Hello(Hello),
+    Heartbeat(Heartbeat),
+    /// The daemon is stopping; its instances run on.
+    Goodbye,
+}
+
+/// From the coordinator to a daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Down {
+    pub seq: u64,
+    pub cluster: ClusterId,
+    pub term: Term,
+    pub body: DownBody,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DownBody {
+    Welcome(Welcome),
+    Refused { why: Refusal, message: String },
+    Answer(HeartbeatAnswer),
+    Orders(Vec<Order>),
+    Sets(Sets),
+}
+
+/// Registration, on every new connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub node: NodeId,
+    pub life: Life,
+    pub roles: Roles,
+    pub labels: BTreeMap<String, String>,
+    pub capacity: Resources,
+    pub host: String,
+    pub api: String,
+    pub memory_caps: MemoryCaps,
+    /// The cluster it belongs to, as far as it remembers.
+    pub cluster: Option<ClusterId>,
+    /// Everything it has, whoever ordered it.
+    pub inventory: Vec<Inventory>,
+    pub edge: EdgeReport,
+}
+
+/// One instance that a node has on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inventory {
+    pub service: ServiceName,
+    pub status: Status,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    pub epoch: ProcessEpoch,
+    pub timing: Timing,
+    /// The node remembers another cluster: it is known, gets no orders, and would refuse them.
+    pub foreign: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Another daemon with this id is alive.
+    NodeIdInUse,
+    /// This daemon is not the coordinator (any more).
+    NotCoordinator,
+}
+
+/// Renews the lease, repeats what was not acknowledged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heartbeat {
+    pub epoch: ProcessEpoch,
+    /// Statuses that changed and were not acknowledged.
+    pub statuses: Vec<Status>,
+    /// Instances whose `Forget` has been carried out, until the coordinator stops asking.
+    pub forgotten: Vec<InstanceId>,
+    /// Why the node should get nothing new: disk nearly full, memory pressure.
+    pub degraded: Option<Code>,
+    pub edge: EdgeReport,
+}
+
+/// What the edge of a daemon serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EdgeReport {
+    /// Every set up to this revision is in force here.
+    pub serves: Option<SetRevision>,
+    /// Ports it could not listen on, and why.
+    pub failed: Vec<(u16, String)>,
+}
+
+/// The coordinator's answer to the heartbeat with this number; grants a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeartbeatAnswer {
+    pub heartbeat: u64,
+    /// Statuses that are stored: instance and the status's number.
+    pub stored: Vec<(InstanceId, u64)>,
+}
+
+/// What a node says of one instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    pub instance: InstanceId,
+    /// Rises with every change on this node; a lower one is out of date.
+    pub number: u64,
+    /// The highest order revision it has taken.
+    pub order: u32,
+    pub actual: Actual,
+    pub restarts: u32,
+    pub pid: Option<u32>,
+    pub ports: Vec<u16>,
+    pub reason: Option<Code>,
+    pub message: Option<String>,
+    pub exit: Option<Exit>,
+    /// For how long it has passed its check without a break.
+    pub healthy_for: Option<Millis>,
+}
+
+/// What a node is told of one instance. Absence is never an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    pub instance: InstanceId,
+    /// Lower revisions are out of date.
+    pub revision: u32,
+    pub what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    Run(Arc<Run>),
+    /// On its way out: runs on, reports not ready.
+    Drain,
+    Stop,
+    /// It is over and recorded: its directory may go.
+    Forget,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub service: ServiceName,
+    pub release: u32,
+    pub slot: Option<u32>,
+    pub volume: Option<VolumeOrder>,
+    pub spec: Arc<ServiceSpec>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeOrder {
+    pub id: VolumeId,
+    /// Data is expected there: a missing directory is an error, not a fresh start.
+    pub expected: bool,
+}
+
+/// Rises with every change of any backend set, over terms too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SetRevision {
+    pub term: Term,
+    pub number: u64,
+}
+
+/// Backend sets for an edge. With `full`, services that are not named have none; otherwise they keep
+/// theirs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sets {
+    pub revision: SetRevision,
+    /// What it was when this was computed; an edge that serves less asks for all by not confirming.
+    pub since: SetRevision,
+    pub full: bool,
+    pub sets: Vec<BackendSet>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendSet {
+    pub service: ServiceName,
+    /// `None`: the service has left the edge.
+    pub listen: Option<u16>,
+    /// How long connections to an instance that left may go on.
+    pub grace: Millis,
+    pub backends: Vec<Backend>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Backend {
+    pub instance: InstanceId,
+    /// `host:port`.
+    pub address: String,
+}
