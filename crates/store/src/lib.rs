@@ -22,7 +22,7 @@ pub mod memory;
 
 #[cfg(any())]
 pub mod conformance;
-//etcd
+pub mod etcd;
 #[cfg(any())]
 pub mod rates;
 #[cfg(any())]

@@ -233,6 +233,11 @@ impl Links {
         }
     }
 
+    /// For the answers of a stream.
+    pub(super) fn check_link(&self, link: &Link, answer: &impl Answer) -> Result<(), StoreError> {
+        self.check(link.endpoint, answer)
+    }
+
     /// One call, once, on `link`. `Err(None)` means that no answer came in time.
     pub(super) async fn once<T: Answer>(
         &self,

@@ -1,0 +1,116 @@
+//! What people and programs ask of the coordinator, and what it answers.
+
+use std::sync::Arc;
+
+use model::{Code, InstanceId, ServiceName, ServiceSpec};
+
+/// One request, with who asks and from where for the audit log.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub who: String,
+    pub from: String,
+    pub request: Request,
+}
+
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Create or update services; all or none.
+    Apply(Vec<Apply>),
+    Remove {
+        service: ServiceName,
+    },
+    Scale {
+        service: ServiceName,
+        count: u32,
+    },
+    SetIntent {
+        node: String,
+        intent: WantedIntent,
+    },
+    /// An operator vouches that an offline node's processes have stopped.
+    ConfirmDead {
+        node: String,
+    },
+    /// Stop an instance; the service's count brings a replacement.
+    StopInstance {
+        id: InstanceId,
+    },
+    AttachVolume {
+        volume: String,
+        node: String,
+    },
+    /// Answered once everything applied so far is committed: what a read waits for.
+    Barrier,
+}
+
+#[derive(Clone, Debug)]
+pub struct Apply {
+    pub name: ServiceName,
+    /// `None` keeps the count that the service has (1 for a new one).
+    pub count: Option<u32>,
+    pub spec: Arc<ServiceSpec>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WantedIntent {
+    Active,
+    Disabled,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Applied(Vec<Applied>),
+    Done,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    pub name: ServiceName,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Created,
+    /// A new release; `scaled` from and to, if the count changed as well.
+    Updated { release: u32, scaled: Option<(u32, u32)> },
+    Scaled { from: u32, to: u32 },
+    Unchanged,
+}
+
+/// Why a request was not carried out. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    pub kind: ErrorKind,
+    /// Stable, snake_case: `service_not_found`, `volume_in_use`, ….
+    pub code: &'static str,
+    pub message: String,
+}
+
+/// Maps one to one to an HTTP status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// 400
+    Invalid,
+    /// 404
+    NotFound,
+    /// 409: conflicts with what is going on.
+    Conflict,
+    /// 412: not possible now.
+    NotNow,
+    /// 503: this daemon is not the coordinator any more.
+    Unavailable,
+}
+
+impl ApiError {
+    pub fn new(kind: ErrorKind, code: &'static str, message: impl Into<String>) -> ApiError {
+        ApiError { kind, code, message: message.into() }
+    }
+    pub fn not_found(code: &'static str, message: impl Into<String>) -> ApiError {
+        ApiError::new(ErrorKind::NotFound, code, message)
+    }
+    pub fn conflict(code: Code, message: impl Into<String>) -> ApiError {
+        ApiError::new(ErrorKind::Conflict, code.as_str(), message)
+    }
+}

@@ -1,0 +1,271 @@
+//! The daemon's side of running instances: launch a run through a shim, hold on to it, and find it again
+//! after a restart.
+//!
+//! *Invariant:* this module establishes facts (it runs, it ended so, it is lost) and carries out orders. It
+//! decides nothing: what to do about a fact is `protocol::node`'s.
+//!
+//! A directory per instance, `root/<instance>`; the files in it are described in [`crate::shim`]. Whoever
+//! starts or settles a run holds the directory's lock; so two starts in one directory cannot both succeed,
+//! not even from two daemons. Dropping a [`Handle`], or the whole runtime, never touches the instance.
+
+mod adopt;
+mod client;
+mod handle;
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+
+use crate::cgroup::Cgroups;
+use crate::shim::record::{self, LaunchRecord, Record, RunRecord};
+use crate::shim::{self, GREETING};
+use crate::{host, sys};
+
+pub use adopt::{Adopted, Found};
+pub use client::ControlError;
+pub use handle::{Ended, Handle};
+
+pub use crate::shim::control::Status;
+pub use crate::shim::record::{ExitRecord, LogLimits};
+
+/// A shim that says nothing for this long is stuck (a dead disk); what became of it is for `adopt` to find.
+const GREETING_WITHIN: Duration = Duration::from_secs(60);
+
+/// Longest line a shim says.
+const GREETING_BYTES_MAX: u64 = 4096;
+
+/// A probe of another task, or a fork of ours between fork and exec, may hold a lock for a moment.
+const LOCK_WITHIN: Duration = Duration::from_millis(500);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+/// One run to start.
+#[derive(Debug, Clone, Default)]
+pub struct Launch {
+    /// Never reused; names the directory below the root, so it is one component of a path.
+    pub instance: String,
+    /// Rises with every start of the same instance.
+    pub run: u32,
+    pub command: Vec<String>,
+    /// In addition to PATH, HOME and the like, which are passed on.
+    pub env: BTreeMap<String, String>,
+    /// Must exist. Relative commands start from here.
+    pub workdir: PathBuf,
+    /// Hard cap in bytes; without cgroups it is not enforced ([`Cgroups::memory_cap`]).
+    pub memory_limit: Option<u64>,
+    pub log: LogLimits,
+    /// For what must not run twice: the first fence, in milliseconds of CLOCK_BOOTTIME. `None` = no fence.
+    pub fence_ms: Option<u64>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// A run lives in the directory, or is being started there.
+    #[error("instance {instance} is running already")]
+    Busy { instance: String },
+    /// It did not start, and says why; recorded as its ending.
+    #[error("instance {} {}", .0.instance, .0.describe())]
+    StartFailed(Box<ExitRecord>),
+    /// The shim itself did not come up; whether anything ran is for `adopt` to find out.
+    #[error("the shim of instance {instance} failed: {why}")]
+    Shim { instance: String, why: String },
+    #[error("instance id {0:?} is not a plain name")]
+    Name(String),
+    #[error("cannot {what}")]
+    Io {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> LaunchError {
+    let what = what.into();
+    move |source| LaunchError::Io { what, source }
+}
+
+/// Starts and finds the instances of one node.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    root: PathBuf,
+    exe: PathBuf,
+    cgroups: Cgroups,
+}
+
+impl Runtime {
+    /// `root` holds a directory per instance; `exe` is run as `exe shim DIR`.
+    pub fn new(root: &Path, exe: &Path, cgroups: Cgroups) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(root)?;
+        // Shims work from elsewhere, so relative paths would mean something else to them.
+        Ok(Self { root: fs::canonicalize(root)?, exe: exe.to_owned(), cgroups })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn cgroups(&self) -> &Cgroups {
+        &self.cgroups
+    }
+
+    /// Where the files of an instance are.
+    pub fn dir(&self, instance: &str) -> PathBuf {
+        self.root.join(instance)
+    }
+
+    /// All instance directories, whatever is in them, in the order of their names.
+    pub fn scan(&self) -> io::Result<Vec<PathBuf>> {
+        let mut dirs = Vec::new();
+        for entry in fs::read_dir(&self.root)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                dirs.push(entry.path());
+            }
+        }
+        dirs.sort();
+        Ok(dirs)
+    }
+
+    /// Starts a run and returns once its process is there (or is known not to be).
+    pub async fn launch(&self, launch: Launch) -> Result<Handle, LaunchError> {
+        check_name(&launch.instance)?;
+        let dir = self.dir(&launch.instance);
+        let instance = launch.instance.clone();
+        let (cgroups, at) = (self.cgroups.clone(), dir.clone());
+        let lock = blocking(move || prepare(&at, launch, &cgroups)).await?;
+        let mut command = std::process::Command::new(&self.exe);
+        command.arg("shim").arg(&dir).current_dir("/").stdin(Stdio::from(lock)).stdout(Stdio::piped());
+        command.stderr(File::create(dir.join("shim.err")).map_err(io_error("create shim.err"))?);
+        sys::prepare_shim(&mut command);
+        let mut command = tokio::process::Command::from(command);
+        let shim = command.spawn().map_err(io_error(format!("start {}", self.exe.display())))?;
+        // Holds our copy of the lock, which must live on in the shim alone.
+        drop(command);
+        self.greet(shim, dir, instance).await
+    }
+
+    async fn greet(
+        &self,
+        mut shim: tokio::process::Child,
+        dir: PathBuf,
+        instance: String,
+    ) -> Result<Handle, LaunchError> {
+        let mut line = String::new();
+        if let Some(stdout) = shim.stdout.take() {
+            let mut reader = BufReader::new(stdout.take(GREETING_BYTES_MAX));
+            // Silence and a broken pipe are both told by the empty line.
+            let _ = tokio::time::timeout(GREETING_WITHIN, reader.read_line(&mut line)).await;
+        }
+        let broken = |why: String| LaunchError::Shim { instance: instance.clone(), why };
+        let said = line.trim().strip_prefix(GREETING).unwrap_or("").trim();
+        let (word, text) = said.split_once(' ').unwrap_or((said, ""));
+        let outcome = match word {
+            "started" => match record::read::<RunRecord>(&dir) {
+                // Before the shim is reaped: until then its pid is its own even if it has ended.
+                Ok(Some(run)) => Handle::open(&dir, run, self.cgroups.clone()).map_err(|e| broken(e.to_string())),
+                Ok(None) => Err(broken("run.json is missing".into())),
+                Err(why) => Err(broken(why)),
+            },
+            "ended" => match record::read::<ExitRecord>(&dir) {
+                Ok(Some(exit)) => Err(LaunchError::StartFailed(Box::new(exit))),
+                Ok(None) => Err(broken("exit.json is missing".into())),
+                Err(why) => Err(broken(why)),
+            },
+            "failed" => Err(broken(text.into())),
+            _ => Err(broken("it said nothing".into())),
+        };
+        // Whoever forks reaps. If this runtime goes first, init does it.
+        tokio::spawn(async move { shim.wait().await });
+        outcome
+    }
+
+    /// Removes the directory of an instance that is over, logs and all. Refused while it runs.
+    pub async fn remove(&self, instance: &str) -> Result<(), LaunchError> {
+        check_name(instance)?;
+        let (dir, instance) = (self.dir(instance), instance.to_owned());
+        blocking(move || {
+            if !dir.exists() {
+                return Ok(());
+            }
+            let _lock = lock_exclusive(&dir)
+                .map_err(io_error(format!("lock {}", dir.display())))?
+                .ok_or(LaunchError::Busy { instance })?;
+            fs::remove_dir_all(&dir).map_err(io_error(format!("remove {}", dir.display())))
+        })
+        .await
+    }
+}
+
+/// Everything that must be on disk before the fork. Returns the lock, for the shim to inherit.
+fn prepare(dir: &Path, launch: Launch, cgroups: &Cgroups) -> Result<File, LaunchError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(io_error(format!("create {}", dir.display())))?;
+    let lock = lock_exclusive(dir).map_err(io_error(format!("lock {}", dir.display())))?;
+    let Some(lock) = lock else { return Err(LaunchError::Busy { instance: launch.instance }) };
+    // An earlier run whose shim was killed may have left processes that nobody settled.
+    adopt::kill_leftovers(dir, cgroups).map_err(|why| LaunchError::Shim {
+        instance: launch.instance.clone(),
+        why: format!("of an earlier run, {why}"),
+    })?;
+    let wanted = LaunchRecord {
+        version: LaunchRecord::VERSION,
+        cgroup: cgroups.group(&launch.instance),
+        instance: launch.instance,
+        run: launch.run,
+        boot_id: host::boot_id(),
+        at_ms: sys::unix_ms(),
+        command: launch.command,
+        env: launch.env,
+        workdir: launch.workdir,
+        memory_limit: launch.memory_limit,
+        log: launch.log,
+        fence_ms: launch.fence_ms,
+    };
+    let written = record::write(dir, &wanted).and_then(|()| record::remove_earlier(dir));
+    written.map_err(io_error(format!("write {}", dir.join(LaunchRecord::FILE).display())))?;
+    Ok(lock)
+}
+
+fn check_name(instance: &str) -> Result<(), LaunchError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let good = (1..=128).contains(&instance.len()) && instance.chars().all(plain) && !instance.starts_with('.');
+    if good { Ok(()) } else { Err(LaunchError::Name(instance.into())) }
+}
+
+fn open_lock(dir: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(shim::LOCK))
+}
+
+/// `None` when somebody holds it for longer than a moment.
+pub(crate) fn lock_exclusive(dir: &Path) -> io::Result<Option<File>> {
+    let file = open_lock(dir)?;
+    let until = std::time::Instant::now() + LOCK_WITHIN;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) if std::time::Instant::now() < until => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Files and locks of a slow disk must not hold up the daemon's other tasks.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(e) => match e.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Only when the runtime shuts down, and then nobody waits for this future any more.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
