@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    Actual, AuditEntry, Change, Cluster, Code, Desired, Exit, Instance, InstanceId, Key, Meta, Node,
-    Service, ServiceName, Time, Volume, VolumeId,
+    Actual, AuditEntry, Change, Cluster, Code, Desired, Exit, Instance, InstanceId, Key, Meta, Node, Service,
+    ServiceName, Time, Volume, VolumeId,
 };
 
 /// The version that this binary writes, first byte of every value.
@@ -13,7 +13,9 @@ const VERSION: u8 = 1;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
-    #[error("record {key} has version {version}; this binary knows {VERSION}: it was written by a newer tidegate")]
+    #[error(
+        "record {key} has version {version}; this binary knows {VERSION}: it was written by a newer tidegate"
+    )]
     UnknownVersion { key: String, version: u8 },
     #[error("record {key} cannot be read")]
     Malformed {
@@ -92,7 +94,9 @@ pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<
         Change::Instance(instance) => Some(encode_instance(cluster, instance)),
         Change::Volume(volume) => Some(encode(volume)),
         Change::Audit(entry) => Some(encode(entry)),
-        Change::ServiceGone(_) | Change::InstanceGone(_) | Change::VolumeGone(_) | Change::AuditGone(_) => None,
+        Change::ServiceGone(_) | Change::InstanceGone(_) | Change::VolumeGone(_) | Change::AuditGone(_) => {
+            None
+        }
     };
     (key_of(&change.key()), value)
 }
@@ -166,13 +170,9 @@ fn instance_id(rest: &str) -> Option<InstanceId> {
     u64::from_str_radix(number, 16).ok().map(InstanceId)
 }
 
-fn decode_instance(
-    cluster: &Cluster,
-    key: &str,
-    id: InstanceId,
-    value: &[u8],
-) -> Result<Change, CodecError> {
-    let stored: Stored<'_> = postcard::from_bytes(body(key, value)?).map_err(|source| malformed(key, source))?;
+fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -> Result<Change, CodecError> {
+    let stored: Stored<'_> =
+        postcard::from_bytes(body(key, value)?).map_err(|source| malformed(key, source))?;
     let dangling = |what: String| CodecError::Dangling { key: key.to_owned(), what };
     let service =
         cluster.service_ix(stored.service).ok_or_else(|| dangling(format!("service {}", stored.service)))?;
@@ -216,4 +216,3 @@ fn body<'a>(key: &str, value: &'a [u8]) -> Result<&'a [u8], CodecError> {
 fn malformed(key: &str, source: postcard::Error) -> CodecError {
     CodecError::Malformed { key: key.to_owned(), source }
 }
-

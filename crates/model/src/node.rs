@@ -55,11 +55,8 @@ impl Roles {
     pub const WORKER: Roles = Roles { coordinator: false, worker: true, edge: false };
 
     pub fn iter(self) -> impl Iterator<Item = Role> {
-        let roles = [
-            (self.coordinator, Role::Coordinator),
-            (self.worker, Role::Worker),
-            (self.edge, Role::Edge),
-        ];
+        let roles =
+            [(self.coordinator, Role::Coordinator), (self.worker, Role::Worker), (self.edge, Role::Edge)];
         roles.into_iter().filter(|(has, _)| *has).map(|(_, role)| role)
     }
 }

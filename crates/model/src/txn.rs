@@ -1,26 +1,49 @@
-//! A group of changes that is applied while it is being made.
+//! A group of changes that is applied while it is being made, with the events that tell of them.
 
-use crate::{Change, Cluster};
+use crate::{Change, Cluster, Event, EventKind, Instance, Node, RolloutState, Service, Time};
 
 /// Applies each change at once, so that the next decision sees it, and keeps them in order for the
 /// store.
 pub struct Txn<'a> {
     cluster: &'a mut Cluster,
+    now: Time,
     changes: Vec<Change>,
+    events: Vec<Event>,
 }
 
 impl<'a> Txn<'a> {
-    pub fn new(cluster: &'a mut Cluster) -> Txn<'a> {
-        Txn { cluster, changes: Vec::new() }
+    pub fn new(cluster: &'a mut Cluster, now: Time) -> Txn<'a> {
+        Txn { cluster, now, changes: Vec::new(), events: Vec::new() }
     }
 
     pub fn put(&mut self, change: Change) {
+        match &change {
+            Change::Instance(instance) => self.note_instance(instance),
+            Change::Node(node) => self.note_node(node),
+            Change::Service(service) => self.note_service(service),
+            Change::ServiceGone(name) => {
+                self.note(EventKind::ServiceRemoved, format!("service/{name}"), "gone".into(), vec![]);
+            }
+            Change::Volume(volume) => {
+                let before = self.cluster.volume(volume.id.as_str()).map(|old| old.home.clone());
+                if let Some(from) = before.filter(|from| *from != volume.home) {
+                    let message = format!("home moved from {from} to {}", volume.home);
+                    let fields = vec![("from", from.to_string()), ("to", volume.home.to_string())];
+                    self.note(EventKind::VolumeMoved, format!("volume/{}", volume.id), message, fields);
+                }
+            }
+            Change::Meta(_)
+            | Change::InstanceGone(_)
+            | Change::VolumeGone(_)
+            | Change::Audit(_)
+            | Change::AuditGone(_) => {}
+        }
         self.cluster.apply(&change);
         self.changes.push(change);
     }
 
-    pub fn cluster(&self) -> &Cluster {
-        self.cluster
+    pub fn now(&self) -> Time {
+        self.now
     }
 
     pub fn len(&self) -> usize {
@@ -31,9 +54,98 @@ impl<'a> Txn<'a> {
         self.changes.is_empty()
     }
 
-    /// The changes so far, in order; what they did stays done.
-    pub fn finish(self) -> Vec<Change> {
-        self.changes
+    /// The changes and events so far, in order; what they did stays done.
+    pub fn finish(self) -> (Vec<Change>, Vec<Event>) {
+        (self.changes, self.events)
+    }
+
+    fn note(&mut self, kind: EventKind, unit: String, message: String, fields: Vec<(&'static str, String)>) {
+        self.events.push(Event { kind, at: self.now, unit, message, fields });
+    }
+
+    fn note_instance(&mut self, instance: &Instance) {
+        let before = self.cluster.instance(instance.id).map(|old| (old.desired, old.actual, old.reason));
+        let node = self.cluster.node(instance.node).rec.id.clone();
+        let name = self.cluster.instance_name(instance);
+        let unit = format!("instance/{name}");
+        let fields = |from: &str, to: &str| {
+            vec![("node", node.to_string()), ("from", from.to_owned()), ("to", to.to_owned())]
+        };
+        let Some((desired, actual, reason)) = before else {
+            let message = format!("placed on {node}, release {}", instance.release);
+            let mut fields = vec![("node", node.to_string()), ("release", instance.release.to_string())];
+            if let Some(replaces) = instance.replaces {
+                fields.push(("replaces", replaces.to_string()));
+            }
+            return self.note(EventKind::InstanceAllocated, unit, message, fields);
+        };
+        if desired != instance.desired {
+            let (from, to) = (desired.as_str(), instance.desired.as_str());
+            let message = format!("to be {to} on {node}");
+            self.note(EventKind::InstanceDesiredStateChanged, unit.clone(), message, fields(from, to));
+        }
+        if actual != instance.actual || (reason != instance.reason && instance.reason.is_some()) {
+            let (from, to) = (actual.as_str(), instance.actual.as_str());
+            let mut message = format!("{to} on {node}");
+            let mut fields = fields(from, to);
+            if let Some(code) = instance.reason {
+                message.push_str(&format!(" ({code})"));
+                fields.push(("code", code.to_string()));
+            }
+            self.note(EventKind::InstanceStatusChanged, unit, message, fields);
+        }
+    }
+
+    fn note_node(&mut self, node: &Node) {
+        let before = self.cluster.node_by_id(node.id.as_str()).map(|old| (old.rec.intent, old.rec.health));
+        let unit = format!("node/{}", node.id);
+        let (intent, health) = match before {
+            Some(before) => before,
+            None => {
+                let fields = vec![("from", String::new()), ("to", node.health.as_str().to_owned())];
+                return self.note(EventKind::NodeHealthChanged, unit, "registered".into(), fields);
+            }
+        };
+        if intent != node.intent {
+            let (from, to) = (intent.as_str(), node.intent.as_str());
+            let fields = vec![("from", from.to_owned()), ("to", to.to_owned())];
+            self.note(EventKind::NodeStateChanged, unit.clone(), format!("from {from} to {to}"), fields);
+        }
+        if health != node.health {
+            let (from, to) = (health.as_str(), node.health.as_str());
+            let fields = vec![("from", from.to_owned()), ("to", to.to_owned())];
+            self.note(EventKind::NodeHealthChanged, unit, format!("from {from} to {to}"), fields);
+        }
+    }
+
+    fn note_service(&mut self, service: &Service) {
+        let before = self.cluster.service_by_name(service.name.as_str());
+        let before = before.map(|old| (old.rec.release, old.rec.count, old.rec.rollout.state.clone()));
+        let unit = format!("service/{}", service.name);
+        let applied = match &before {
+            None => Some(format!("created, count {}", service.count)),
+            Some((release, ..)) if *release != service.release => {
+                Some(format!("release {}", service.release))
+            }
+            Some((_, count, _)) if *count != service.count => {
+                Some(format!("count {count} to {}", service.count))
+            }
+            Some(_) => None,
+        };
+        let release = || vec![("release", service.release.to_string())];
+        if let Some(message) = applied {
+            self.note(EventKind::ServiceApplied, unit.clone(), message, release());
+        }
+        if before.is_some_and(|(.., state)| state != service.rollout.state) {
+            let message = match &service.rollout.state {
+                RolloutState::Rolling => format!("release {} is rolling out", service.release),
+                RolloutState::Complete => format!("release {} is complete", service.release),
+                RolloutState::Failed { reason, message } => {
+                    format!("release {} failed ({reason}): {message}", service.release)
+                }
+            };
+            self.note(EventKind::RolloutChanged, unit, message, release());
+        }
     }
 }
 

@@ -111,7 +111,8 @@ mod tests {
         for text in ["", "64", "MiB", "-1MiB", "64mib", "1e300TiB", "NaNMiB", "99999999TiB"] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
-        for text in ["", "5", "s", "-5s", "1.5s", "10 parsecs", "99999999999999999999d", "99999999999999999d"] {
+        for text in ["", "5", "s", "-5s", "1.5s", "10 parsecs", "99999999999999999999d", "99999999999999999d"]
+        {
             assert!(parse_duration(text).is_err(), "{text}");
         }
     }

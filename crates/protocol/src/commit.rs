@@ -89,7 +89,7 @@ impl CommitLog {
     }
 
     /// The next transaction, if none is in flight.
-    pub fn next(&mut self) -> Option<Step> {
+    pub fn send_next(&mut self) -> Option<Step> {
         if self.flight.is_some() || self.queue.is_empty() {
             return None;
         }
@@ -116,7 +116,7 @@ impl CommitLog {
         match outcome {
             Stored::Committed => {
                 self.landed();
-                self.next()
+                self.send_next()
             }
             Stored::Unknown => {
                 flight.state = FlightState::ReadingHead;
@@ -139,7 +139,7 @@ impl CommitLog {
         }
         if head == flight.head && by == self.term {
             self.landed();
-            return self.next();
+            return self.send_next();
         }
         if head + 1 == flight.head && by <= self.term {
             flight.state = FlightState::Sent;
@@ -204,11 +204,11 @@ mod tests {
     fn groups_that_queue_behind_a_transaction_go_into_the_next_one_whole() {
         let mut log = CommitLog::new(Term(3), 7);
         log.push(vec![op("a")]);
-        assert_eq!(sent(log.next()), (8, 1));
+        assert_eq!(sent(log.send_next()), (8, 1));
         for n in 0..4 {
             log.push((0..40).map(|k| op(&format!("{n}-{k}"))).collect());
         }
-        assert_eq!(log.next(), None);
+        assert_eq!(log.send_next(), None);
         assert_eq!(sent(log.stored(Stored::Committed)), (9, 120));
         assert_eq!(log.committed(), 1);
         assert_eq!(sent(log.stored(Stored::Committed)), (10, 40));
@@ -220,7 +220,7 @@ mod tests {
     fn a_lost_answer_is_resolved_by_the_head() {
         let mut log = CommitLog::new(Term(3), 0);
         log.push(vec![op("a")]);
-        assert_eq!(sent(log.next()), (1, 1));
+        assert_eq!(sent(log.send_next()), (1, 1));
         assert_eq!(log.stored(Stored::Unknown), Some(Step::ReadHead));
         assert_eq!(sent(log.head_is(0, Term(2))), (1, 1));
         assert_eq!(log.stored(Stored::Unknown), Some(Step::ReadHead));
@@ -232,7 +232,7 @@ mod tests {
     fn a_head_that_is_not_ours_ends_the_office() {
         let mut log = CommitLog::new(Term(3), 0);
         log.push(vec![op("a")]);
-        log.next();
+        log.send_next();
         log.stored(Stored::Unknown);
         assert!(matches!(log.head_is(5, Term(4)), Some(Step::Resign(_))));
     }
@@ -241,7 +241,7 @@ mod tests {
     fn a_successors_transaction_of_the_same_number_is_not_taken_for_ours() {
         let mut log = CommitLog::new(Term(3), 0);
         log.push(vec![op("a")]);
-        log.next();
+        log.send_next();
         log.stored(Stored::Unknown);
         assert!(matches!(log.head_is(1, Term(4)), Some(Step::Resign(_))));
         assert_eq!(log.committed(), 0);
@@ -252,9 +252,6 @@ mod tests {
         let mut log = CommitLog::new(Term(3), 0);
         log.push(vec![op("a")]);
         log.push(vec![("a".into(), None), op("b")]);
-        assert_eq!(
-            log.next(),
-            Some(Step::Transact { head: 1, ops: vec![("a".into(), None), op("b")] })
-        );
+        assert_eq!(log.send_next(), Some(Step::Transact { head: 1, ops: vec![("a".into(), None), op("b")] }));
     }
 }

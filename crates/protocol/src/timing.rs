@@ -59,7 +59,10 @@ impl Timing {
             return wrong("degraded_after", format!("{} is less than two heartbeats", self.degraded_after));
         }
         if self.lease > self.fence_after {
-            return wrong("lease", format!("{} is longer than fence_after ({})", self.lease, self.fence_after));
+            return wrong(
+                "lease",
+                format!("{} is longer than fence_after ({})", self.lease, self.fence_after),
+            );
         }
         if self.fence_after >= self.offline_after {
             return wrong(

@@ -20,12 +20,12 @@ mod error;
 mod local;
 pub mod memory;
 
-#[cfg(any())]
+#[cfg(feature = "testing")]
 pub mod conformance;
 pub mod etcd;
-#[cfg(any())]
+#[cfg(feature = "testing")]
 pub mod rates;
-#[cfg(any())]
+#[cfg(feature = "testing")]
 pub mod testing;
 
 pub use contract::{

@@ -1,1 +1,56 @@
-fn main() {}
+//! The one binary: commands, configuration, the daemon's assembly, and `dev`.
+//!
+//! *Invariant:* nothing here decides anything about a cluster. Commands say what the server answered;
+//! the daemon puts layers together.
+
+mod cli;
+mod client;
+mod commands;
+mod config;
+mod failure;
+mod out;
+mod run;
+mod service_file;
+mod target;
+mod toml_at;
+mod view;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::{
+    cli::{Cli, Command},
+    failure::{Failure, Outcome},
+};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match carry_out(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { code, message }) => {
+            if let Some(message) = message {
+                out::note(format!("error: {message}"));
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn carry_out(cli: Cli) -> Outcome {
+    match cli.command {
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "tidegate", &mut script);
+            out::bytes(&script)
+        }
+        Command::Run(args) => run::run(args),
+        command => one_thread()?.block_on(commands::run(&cli.global, command)),
+    }
+}
+
+/// Commands wait for one answer at a time.
+fn one_thread() -> Outcome<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::error(format!("cannot start: {error}")))
+}

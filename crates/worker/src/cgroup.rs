@@ -31,6 +31,9 @@ const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 /// Nested groups an instance may have made itself; deeper ones are not followed.
 const NESTING_MAX: usize = 8;
 
+/// Below it are the nodes of this machine.
+const TOP: &str = "tidegate";
+
 /// The leaf our own process moves to on v2, where a group with processes cannot hand out controllers.
 const DAEMON_LEAF: &str = "daemon";
 
@@ -53,33 +56,40 @@ pub struct Cgroups {
 impl Cgroups {
     /// Looks for a place to put instances and makes it. Never fails: what is not possible is said.
     pub fn detect(node: &str, data_dir: &Path) -> Self {
+        Self::detect_among(&[Kind::V2, Kind::V1], node, data_dir)
+    }
+
+    /// As [`Cgroups::detect`], for who does not want one of the two.
+    pub fn detect_among(kinds: &[Kind], node: &str, data_dir: &Path) -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let name = format!("{}-{:08x}", component(node), hash(data_dir));
-        Self::detect_in(&find_hierarchies(&mounts, &own), &name)
+        let mut hierarchies = find_hierarchies(&mounts, &own);
+        hierarchies.retain(|h| kinds.contains(&h.kind));
+        Self::detect_in(&hierarchies, &name)
     }
 
     fn detect_in(hierarchies: &[Hierarchy], name: &str) -> Self {
+        let places = || hierarchies.iter().flat_map(|h| h.places().into_iter().map(|place| (h.kind, place)));
         let mut reasons = Vec::new();
-        let mut without_memory = None;
-        for kind in [Kind::V2, Kind::V1] {
-            for place in hierarchies.iter().filter(|h| h.kind == kind).flat_map(Hierarchy::places) {
-                match open_base(kind, &place, name) {
-                    Ok(base) if base.memory => {
-                        return Self { base: Some((kind, base.path)), no_cap: None };
-                    }
-                    Ok(base) => {
-                        reasons.push(format!("{} has no memory controller", place.display()));
-                        without_memory.get_or_insert((kind, base.path));
-                    }
-                    Err(e) => reasons.push(format!("{}: {e}", place.display())),
-                }
+        for (kind, place) in places() {
+            let base = match kind {
+                Kind::V2 if !has_controller(&place) => Err(io::Error::other("no memory controller")),
+                Kind::V2 => open_v2(&place, name, true),
+                Kind::V1 => open_v1(&place, name),
+            };
+            match base {
+                Ok(base) => return Self { base: Some((kind, base)), no_cap: None },
+                Err(e) => reasons.push(format!("{}: {e}", place.display())),
             }
         }
         if reasons.is_empty() {
             reasons.push("no cgroup hierarchy is mounted".into());
         }
-        Self { base: without_memory, no_cap: Some(reasons.join("; ")) }
+        // Without a cap, but still the sure way to find all processes of an instance.
+        let mut bare = places().filter(|(kind, _)| *kind == Kind::V2);
+        let base = bare.find_map(|(kind, place)| Some((kind, open_v2(&place, name, false).ok()?)));
+        Self { base, no_cap: Some(reasons.join("; ")) }
     }
 
     /// No groups at all, for tests and for those who say so in the configuration.
@@ -109,6 +119,7 @@ impl Cgroups {
     }
 
     /// Removes groups that hold no process: what shims left that were killed, or a machine that was busy.
+    /// To be called once all runs have been adopted: a shim that is just starting has an empty group too.
     /// Returns how many went.
     pub fn remove_empty(&self) -> usize {
         let Some((kind, base)) = &self.base else { return 0 };
@@ -313,29 +324,23 @@ fn parse_mount(line: &str) -> Option<(Kind, &str, PathBuf)> {
     Some((kind, root, PathBuf::from(mount)))
 }
 
-struct Base {
-    path: PathBuf,
-    memory: bool,
+fn open_v1(place: &Path, name: &str) -> io::Result<PathBuf> {
+    let base = place.join(TOP).join(name);
+    fs::create_dir_all(&base)?;
+    // Opening shows whether we may write it; a group of another user can be made but not limited.
+    OpenOptions::new().write(true).open(base.join("memory.limit_in_bytes"))?;
+    Ok(base)
 }
 
-/// Makes the base below `place`; an error when we may not.
-fn open_base(kind: Kind, place: &Path, name: &str) -> io::Result<Base> {
-    let top = place.join("tidegate");
-    let path = top.join(name);
-    fs::create_dir_all(&path)?;
-    match kind {
-        Kind::V1 => {
-            // Opening shows whether we may write it; a group of another user can be made but not limited.
-            OpenOptions::new().write(true).open(path.join("memory.limit_in_bytes"))?;
-            Ok(Base { path, memory: true })
-        }
-        Kind::V2 => {
-            let memory = has_controller(place) && delegate(place, &top, &path).is_ok();
-            // Processes are moved between groups only by who may write to both.
-            OpenOptions::new().write(true).open(path.join("cgroup.procs"))?;
-            Ok(Base { path, memory })
-        }
+fn open_v2(place: &Path, name: &str, memory: bool) -> io::Result<PathBuf> {
+    let base = place.join(TOP).join(name);
+    fs::create_dir_all(&base)?;
+    if memory {
+        delegate(place, &base)?;
     }
+    // Processes are moved between groups only by who may write to both.
+    OpenOptions::new().write(true).open(base.join("cgroup.procs"))?;
+    Ok(base)
 }
 
 fn has_controller(place: &Path) -> bool {
@@ -344,7 +349,7 @@ fn has_controller(place: &Path) -> bool {
 }
 
 /// Hands the memory controller down to the base.
-fn delegate(place: &Path, top: &Path, base: &Path) -> io::Result<()> {
+fn delegate(place: &Path, base: &Path) -> io::Result<()> {
     if let Err(e) = write_control(&place.join("cgroup.subtree_control"), "+memory") {
         if e.raw_os_error() != Some(libc::EBUSY) {
             return Err(e);
@@ -355,7 +360,7 @@ fn delegate(place: &Path, top: &Path, base: &Path) -> io::Result<()> {
         write_control(&leaf.join("cgroup.procs"), "0")?;
         write_control(&place.join("cgroup.subtree_control"), "+memory")?;
     }
-    write_control(&top.join("cgroup.subtree_control"), "+memory")?;
+    write_control(&place.join(TOP).join("cgroup.subtree_control"), "+memory")?;
     write_control(&base.join("cgroup.subtree_control"), "+memory")
 }
 
@@ -421,7 +426,10 @@ mod tests {
         let found = find_hierarchies(&mounts, "4:memory:/user/me\n1:cpu:/x\n0::/\n");
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].kind, found[0].own.clone()), (Kind::V2, Some(dir.path().join("unified"))));
-        assert_eq!((found[1].kind, found[1].own.clone()), (Kind::V1, Some(dir.path().join("memory/user/me"))));
+        assert_eq!(
+            (found[1].kind, found[1].own.clone()),
+            (Kind::V1, Some(dir.path().join("memory/user/me")))
+        );
     }
 
     #[test]

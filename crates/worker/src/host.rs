@@ -15,6 +15,11 @@ pub fn boot_id() -> String {
     BOOT_ID.get_or_init(read).clone()
 }
 
+/// A random UUID from the kernel.
+pub fn random_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned())
+}
+
 /// Bytes of memory of the machine, or 0 when unknown.
 pub fn memory_total() -> u64 {
     meminfo("MemTotal").unwrap_or(0)

@@ -9,8 +9,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Highest signal number the kernel knows (`_NSIG` on all Linux targets we build for).
 const SIGNALS_MAX: i32 = 64;
@@ -35,8 +37,9 @@ pub fn pid(raw: i32) -> Option<Pid> {
 /// What `/proc/PID/stat` says of a process, as far as we need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcStat {
-    /// `Z` and `X` are dead already.
+    /// Of the first thread. `Z` and `X` are dead; the process may live on in its others.
     pub state: char,
+    pub threads: u32,
     pub parent: i32,
     pub group: i32,
     /// Field 22, clock ticks since boot. Together with the pid it names one process of this boot.
@@ -45,7 +48,8 @@ pub struct ProcStat {
 
 impl ProcStat {
     pub fn is_dead(&self) -> bool {
-        matches!(self.state, 'Z' | 'X' | 'x')
+        // With one thread left the others have closed their files too: locks are free.
+        matches!(self.state, 'Z' | 'X' | 'x') && self.threads <= 1
     }
 }
 
@@ -61,9 +65,15 @@ fn parse_stat(text: &str) -> Option<ProcStat> {
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
-    // Field 22 of the line; state is field 3, group is field 5.
-    let start_time = fields.nth(16)?.parse().ok()?;
-    Some(ProcStat { state, parent, group, start_time })
+    // Fields 20 and 22 of the line; the group was field 5.
+    let threads = fields.nth(14)?.parse().ok()?;
+    let start_time = fields.nth(1)?.parse().ok()?;
+    Some(ProcStat { state, threads, parent, group, start_time })
+}
+
+/// True when that very process is there, dead or not: until it is reaped its pid is its own.
+pub fn exists(pid: i32, start_time: u64) -> bool {
+    proc_stat(pid).is_some_and(|s| s.start_time == start_time)
 }
 
 /// True when that very process lives; a zombie counts as dead.
@@ -117,14 +127,24 @@ pub fn ignore_stop_signals() {
     }
 }
 
+/// Everything but stdin, stdout and stderr is closed at exec. What the daemon itself inherited (a pipe of
+/// whoever started it) must not be held open for as long as an instance lives.
+#[allow(unsafe_code)]
+fn close_others_on_exec() {
+    // SAFETY: close_range with this flag closes nothing now; it takes three integers. Kernels before 5.11
+    // do not know it, and then what was inherited stays open, which is untidy but no error.
+    unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}
+
 /// The shim gets a session of its own before it runs a single instruction of ours, so that Ctrl-C in the
 /// terminal of the daemon never reaches it.
 #[allow(unsafe_code)]
 pub fn prepare_shim(command: &mut std::process::Command) {
-    // SAFETY: the closure makes one async-signal-safe system call and touches no memory of the parent.
+    // SAFETY: the closure makes async-signal-safe system calls only and touches no memory of the parent.
     unsafe {
         command.pre_exec(|| {
             rustix::process::setsid()?;
+            close_others_on_exec();
             Ok(())
         });
     }
@@ -154,6 +174,7 @@ pub fn prepare_instance(command: &mut std::process::Command, cgroup_procs: Optio
                 rustix::io::write(procs, b"0")?;
             }
             reset_signals();
+            close_others_on_exec();
             Ok(())
         });
     }
@@ -201,6 +222,26 @@ pub fn signal_group(group: Pid, signal: i32) -> io::Result<()> {
     // SAFETY: kill takes two integers.
     let result = unsafe { libc::kill(-group.as_raw_nonzero().get(), signal) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Tells the end of one process, without reaping it. It means this process for ever, as a pid does not.
+#[derive(Debug)]
+pub struct Pidfd(AsyncFd<OwnedFd>);
+
+impl Pidfd {
+    /// Must be called within a tokio runtime.
+    #[allow(unsafe_code)]
+    pub fn open(pid: Pid) -> io::Result<Self> {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        // SAFETY: an OwnedFd is open and the same descriptor as long as the AsyncFd that owns it.
+        Ok(Self(unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?))
+    }
+
+    /// Returns once the process has ended, at once if it had before. May be called again.
+    pub async fn ended(&self) -> io::Result<()> {
+        // The readiness is not cleared: whoever asks next gets the same answer.
+        self.0.readable().await.map(drop)
+    }
 }
 
 /// An eventfd for the v1 memory controller's out-of-memory notice.
@@ -272,7 +313,7 @@ mod tests {
     fn a_command_name_with_parentheses_and_spaces_does_not_shift_the_fields() {
         let line = "42 (a) R 1 ) b) S 7 42 42 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 98765 1 2 3";
         let stat = parse_stat(line).unwrap();
-        assert_eq!(stat, ProcStat { state: 'S', parent: 7, group: 42, start_time: 98765 });
+        assert_eq!(stat, ProcStat { state: 'S', threads: 1, parent: 7, group: 42, start_time: 98765 });
     }
 
     #[test]

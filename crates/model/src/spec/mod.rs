@@ -61,14 +61,9 @@ pub struct Check {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Probe {
     /// 2xx for a GET of the path.
-    Http {
-        path: String,
-        port: String,
-    },
+    Http { path: String, port: String },
     /// A connection is accepted.
-    Tcp {
-        port: String,
-    },
+    Tcp { port: String },
     /// Ends with 0.
     Command(Vec<String>),
 }
@@ -159,15 +154,8 @@ impl Kind {
 }
 
 impl Signal {
-    pub const ALL: [Signal; 7] = [
-        Signal::Term,
-        Signal::Int,
-        Signal::Quit,
-        Signal::Hup,
-        Signal::Usr1,
-        Signal::Usr2,
-        Signal::Kill,
-    ];
+    pub const ALL: [Signal; 7] =
+        [Signal::Term, Signal::Int, Signal::Quit, Signal::Hup, Signal::Usr1, Signal::Usr2, Signal::Kill];
 
     pub fn as_str(self) -> &'static str {
         match self {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::file::{CheckFile, ServiceFile, SpecError};
 use super::{
-    COUNT_MAX, Check, DURATION_MAX, Disk, EdgeSpec, Kind, Migrate, Probe, SPEC_BYTES_MAX, ServiceSpec, Signal,
-    Stop, Update, VolumeSpec,
+    COUNT_MAX, Check, DURATION_MAX, Disk, EdgeSpec, Kind, Migrate, Probe, SPEC_BYTES_MAX, ServiceSpec,
+    Signal, Stop, Update, VolumeSpec,
 };
 use crate::{
     Millis, ServiceName,
@@ -59,10 +59,16 @@ impl ServiceFile {
         let count = self.checked_count(kind)?;
         let memory = parse_bytes(&self.memory).or_else(|message| wrong("memory", message))?;
         if memory < MEMORY_MIN {
-            return wrong("memory", format!("{:?} is too little for any process (1MiB at least)", self.memory));
+            return wrong(
+                "memory",
+                format!("{:?} is too little for any process (1MiB at least)", self.memory),
+            );
         }
         if !(0..=CPU_MAX).contains(&self.cpu) {
-            return wrong("cpu", format!("{} is not between 0 and {CPU_MAX} thousandths of a core", self.cpu));
+            return wrong(
+                "cpu",
+                format!("{} is not between 0 and {CPU_MAX} thousandths of a core", self.cpu),
+            );
         }
         self.checked_ports()?;
         self.checked_env()?;
@@ -114,7 +120,9 @@ impl ServiceFile {
 
     fn checked_count(&self, kind: Kind) -> Checked<u32> {
         match (kind, self.count) {
-            (Kind::System, Some(_)) => wrong("count", "a system service has no count: it runs once on every node"),
+            (Kind::System, Some(_)) => {
+                wrong("count", "a system service has no count: it runs once on every node")
+            }
             (Kind::System, None) => Ok(0),
             (Kind::Service | Kind::Batch, None) => Ok(1),
             (Kind::Service | Kind::Batch, Some(count)) => match u32::try_from(count) {
@@ -289,7 +297,9 @@ pub fn expand(text: &str, value: impl Fn(&str) -> Option<String>) -> Result<Stri
                 return Err(format!("{text:?} has a ${{ without its }}"));
             };
             let name = &after[..end];
-            out.push_str(&value(name).ok_or_else(|| format!("${{{name}}} in {text:?} stands for nothing here"))?);
+            out.push_str(
+                &value(name).ok_or_else(|| format!("${{{name}}} in {text:?} stands for nothing here"))?,
+            );
             rest = &after[end + 1..];
         } else {
             out.push('$');

@@ -4,16 +4,37 @@
 //! changes is applied to the [`Cluster`] at once; what may be seen from outside (orders, replies,
 //! events) waits until those changes are committed.
 
+mod apply;
+mod orders;
 mod request;
+mod requests;
+mod sessions;
+mod sets;
+mod settle;
+mod timers;
 
-use model::{Cluster, Event, NodeIx, Reason, ServiceIx, Term, Time};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use model::{
+    Change, Cluster, Code, Event, EventKind, Health, InstanceId, Meta, NodeIx, Reason, ServiceIx, Term, Time,
+    Txn, encode_change,
+};
+use planner::Ids;
 
 pub use request::{Answer, ApiError, Applied, Apply, Asked, ErrorKind, Outcome, Request, WantedIntent};
 
 use crate::{
     Timing,
+    commit::{CommitLog, GROUP_RECORDS_MAX, Step},
     message::{BackendSet, Down, EdgeReport, Inventory, SetRevision, Up},
 };
+
+use sessions::Session;
+use sets::SetTable;
+use timers::{Timer, Timers};
+
+/// The store is asked again this long after it was surely not reached.
+const COMMIT_RETRY: model::Millis = model::Millis(200);
 
 /// One stream to a daemon. The shell numbers them and never reuses a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,16 +50,29 @@ pub type Op = (String, Option<Vec<u8>>);
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A message of a daemon.
-    Up { conn: ConnId, message: Up },
+    Up {
+        conn: ConnId,
+        message: Up,
+    },
     /// The stream is gone.
-    Closed { conn: ConnId },
-    Request { id: RequestId, asked: Asked },
+    Closed {
+        conn: ConnId,
+    },
+    Request {
+        id: RequestId,
+        asked: Asked,
+    },
     /// The office lease was renewed and holds until then. Heartbeats are answered only while it does.
-    OfficeHolds { until: Time },
+    OfficeHolds {
+        until: Time,
+    },
     /// How the transaction in flight ended.
     Stored(Stored),
     /// What the head is and in which term it was written, asked for after an unknown outcome.
-    Head { number: u64, by: Term },
+    Head {
+        number: u64,
+        by: Term,
+    },
     /// Time has passed; called when [`Coordinator::next_wake`] is due.
     Tick,
 }
@@ -59,16 +93,29 @@ pub enum Stored {
 
 #[derive(Clone, Debug)]
 pub enum Output {
-    Send { conn: ConnId, message: Down },
+    Send {
+        conn: ConnId,
+        message: Down,
+    },
     /// End this stream.
-    Close { conn: ConnId },
-    Reply { id: RequestId, result: Result<Answer, ApiError> },
+    Close {
+        conn: ConnId,
+    },
+    Reply {
+        id: RequestId,
+        result: Result<Answer, ApiError>,
+    },
     Event(Event),
     /// One transaction: fenced by the office, comparing the head with `head - 1`.
-    Transact { head: u64, ops: Vec<Op> },
+    Transact {
+        head: u64,
+        ops: Vec<Op>,
+    },
     ReadHead,
     /// Give up office: drop this coordinator, campaign again.
-    Resign { why: String },
+    Resign {
+        why: String,
+    },
 }
 
 /// What a coordinator takes office with.
@@ -98,20 +145,217 @@ pub struct Seen<'a> {
 
 pub struct Coordinator {
     cluster: Cluster,
+    term: Term,
+    timing: Timing,
+    /// Leases are granted only before this.
+    office_until: Time,
+    log: CommitLog,
+    /// What waits for a group to be committed before it may be seen.
+    outbox: VecDeque<(u64, Output)>,
+    sessions: BTreeMap<NodeIx, Session>,
+    conns: BTreeMap<ConnId, NodeIx>,
+    /// When each node was last heard; the taking of office counts.
+    heard: BTreeMap<NodeIx, Time>,
+    sets: SetTable,
+    /// Instances that wait for the edges before they get their stop signal.
+    draining: BTreeSet<InstanceId>,
+    ids: Ids,
+    dirty: BTreeSet<ServiceIx>,
+    starved: BTreeSet<ServiceIx>,
+    /// Instances whose records changed: their nodes may have to be told.
+    touched: BTreeSet<InstanceId>,
+    reasons: BTreeMap<ServiceIx, Vec<Reason>>,
+    timers: Timers,
+    no_space_since: Option<Time>,
+    resigned: bool,
 }
 
 impl Coordinator {
-    pub fn new(start: Start, _now: Time) -> (Coordinator, Vec<Output>) {
-        (Coordinator { cluster: start.cluster }, Vec::new())
+    /// Takes office. Nobody is declared offline before `offline_after` has passed from here.
+    pub fn new(start: Start, now: Time) -> (Coordinator, Vec<Output>) {
+        let mut this = Coordinator {
+            ids: Ids::new(start.cluster.meta()),
+            term: start.term,
+            timing: start.timing,
+            office_until: now,
+            log: CommitLog::new(start.term, start.head),
+            outbox: VecDeque::new(),
+            sessions: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            sets: SetTable::new(start.term),
+            draining: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            starved: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            reasons: BTreeMap::new(),
+            timers: Timers::default(),
+            no_space_since: None,
+            resigned: false,
+            cluster: start.cluster,
+        };
+        if this.cluster.meta().cluster.0 == 0 {
+            this.found(start.random, now);
+        }
+        this.outbox
+            .push_back((this.log.last_group(), Output::Event(elected(start.term, start.candidate, now))));
+        this.look_at_everything(now);
+        this.settle(now);
+        let outputs = this.flush();
+        (this, outputs)
     }
 
-    pub fn handle(&mut self, _now: Time, _input: Input) -> Vec<Output> {
-        Vec::new()
+    /// An empty store becomes a cluster. Ids begin at a random place, so that they do not meet those
+    /// of a cluster whose store was lost.
+    fn found(&mut self, random: u64, now: Time) {
+        let first = (1 << 30) + (random >> 16) % (1 << 34);
+        let meta = Meta {
+            cluster: model::ClusterId(random | 1),
+            instance_ids_reserved: first,
+            ..self.cluster.meta().clone()
+        };
+        self.change(now, |txn, _| txn.put(Change::Meta(meta)));
+        self.ids = Ids::new(self.cluster.meta());
+    }
+
+    fn look_at_everything(&mut self, now: Time) {
+        let services: Vec<ServiceIx> = self.cluster.services().map(|(ix, _)| ix).collect();
+        for service in &services {
+            self.recompute_set(*service);
+        }
+        self.dirty.extend(services);
+        let draining = self.cluster.instances().filter(|i| i.desired == model::Desired::Draining);
+        self.draining.extend(draining.map(|instance| instance.id));
+        let up: Vec<NodeIx> = self
+            .cluster
+            .nodes()
+            .filter(|(_, node)| node.rec.health != Health::Offline)
+            .map(|(ix, _)| ix)
+            .collect();
+        for node in up {
+            self.heard.insert(node, now);
+            self.timers.set(Timer::Node(node), now + self.timing.degraded_after);
+        }
+    }
+
+    /// Takes one input, decides what follows, and returns what may leave now.
+    pub fn handle(&mut self, now: Time, input: Input) -> Vec<Output> {
+        if self.resigned {
+            return Vec::new();
+        }
+        match input {
+            Input::Up { conn, message } => self.heard_from(conn, message, now),
+            Input::Closed { conn } => self.lost_stream(conn),
+            Input::Request { id, asked } => {
+                let result = self.answer(asked, now);
+                self.outbox.push_back((self.log.last_group(), Output::Reply { id, result }));
+            }
+            Input::OfficeHolds { until } => self.office_until = until,
+            Input::Stored(outcome) => return self.stored(outcome, now),
+            Input::Head { number, by } => {
+                let step = self.log.head_is(number, by);
+                return self.flush_with(step);
+            }
+            Input::Tick => {}
+        }
+        self.run_timers(now);
+        self.settle(now);
+        self.flush()
+    }
+
+    fn stored(&mut self, outcome: Stored, now: Time) -> Vec<Output> {
+        match &outcome {
+            Stored::NoSpace => self.no_space_since = self.no_space_since.or(Some(now)),
+            Stored::Committed => self.no_space_since = None,
+            Stored::Unknown | Stored::Unavailable | Stored::Refused => {}
+        }
+        let step = self.log.stored(outcome);
+        if self.log.is_held() {
+            self.timers.set(Timer::Commit, now + COMMIT_RETRY);
+        }
+        self.flush_with(step)
     }
 
     /// When `Tick` is due next.
     pub fn next_wake(&self) -> Option<Time> {
-        None
+        self.timers.next()
+    }
+
+    fn run_timers(&mut self, now: Time) {
+        while let Some(timer) = self.timers.due(now) {
+            match timer {
+                Timer::Service(service) => {
+                    self.dirty.insert(service);
+                }
+                Timer::Node(node) => self.check_health(node, now),
+                Timer::Resend(node) => self.resend_orders(node, now),
+                Timer::Commit => {
+                    if let Some(step) = self.log.retry() {
+                        self.outbox.push_front((0, store_output(step)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes changes and queues them for the store in groups. A group may end between any two
+    /// changes: each leaves a state that the planner can go on from.
+    fn change<R>(&mut self, now: Time, make: impl FnOnce(&mut Txn<'_>, &mut Ids) -> R) -> R {
+        let mut txn = Txn::new(&mut self.cluster, now);
+        let result = make(&mut txn, &mut self.ids);
+        let (changes, events) = txn.finish();
+        for change in &changes {
+            match change {
+                Change::Instance(instance) => {
+                    self.touched.insert(instance.id);
+                    self.dirty.insert(instance.service);
+                    match instance.desired {
+                        model::Desired::Draining => self.draining.insert(instance.id),
+                        model::Desired::Running | model::Desired::Stopped => {
+                            self.draining.remove(&instance.id)
+                        }
+                    };
+                }
+                Change::InstanceGone(id) => {
+                    self.draining.remove(id);
+                    self.sets.forget(*id);
+                }
+                Change::Node(_) => self.dirty.extend(std::mem::take(&mut self.starved)),
+                Change::Service(service) => self.dirty.extend(self.cluster.service_ix(service.name.as_str())),
+                Change::Meta(_)
+                | Change::ServiceGone(_)
+                | Change::Volume(_)
+                | Change::VolumeGone(_)
+                | Change::Audit(_)
+                | Change::AuditGone(_) => {}
+            }
+        }
+        for group in changes.chunks(GROUP_RECORDS_MAX) {
+            let ops = group.iter().map(|change| encode_change(&self.cluster, change)).collect();
+            self.log.push(ops);
+        }
+        let group = self.log.last_group();
+        self.outbox.extend(events.into_iter().map(|event| (group, Output::Event(event))));
+        result
+    }
+
+    /// What may leave: everything that waits for nothing, and the next transaction.
+    fn flush(&mut self) -> Vec<Output> {
+        let step = self.log.send_next();
+        self.flush_with(step)
+    }
+
+    fn flush_with(&mut self, step: Option<Step>) -> Vec<Output> {
+        let mut outputs: Vec<Output> = step.into_iter().map(store_output).collect();
+        if outputs.iter().any(|output| matches!(output, Output::Resign { .. })) {
+            self.resigned = true;
+            return outputs;
+        }
+        let committed = self.log.committed();
+        while self.outbox.front().is_some_and(|(group, _)| *group <= committed) {
+            outputs.extend(self.outbox.pop_front().map(|(_, output)| output));
+        }
+        outputs
     }
 
     pub fn cluster(&self) -> &Cluster {
@@ -119,30 +363,59 @@ impl Coordinator {
     }
 
     pub fn term(&self) -> Term {
-        Term(0)
+        self.term
     }
 
     /// `None`: not heard of in this term.
-    pub fn seen(&self, _node: NodeIx) -> Option<Seen<'_>> {
-        None
+    pub fn seen(&self, node: NodeIx) -> Option<Seen<'_>> {
+        self.sessions.get(&node).map(Session::seen)
+    }
+
+    /// Streams that are open.
+    pub fn streams(&self) -> usize {
+        self.conns.len()
     }
 
     /// Why a service is not as asked.
-    pub fn reasons(&self, _service: ServiceIx) -> &[Reason] {
-        &[]
+    pub fn reasons(&self, service: ServiceIx) -> &[Reason] {
+        self.reasons.get(&service).map_or(&[], Vec::as_slice)
     }
 
-    /// What concerns the cluster as a whole: the store is out of space, ….
+    /// What concerns the cluster as a whole.
     pub fn cluster_reasons(&self) -> Vec<Reason> {
-        Vec::new()
+        let no_space = |since| Reason {
+            code: Code::StoreSpace,
+            unit: "cluster".to_owned(),
+            since: Some(since),
+            message: "the store takes no more writes; nothing can be changed".to_owned(),
+        };
+        self.no_space_since.map(no_space).into_iter().collect()
     }
 
     /// The backends of a service as edges are told, if it is behind the edge.
-    pub fn backends(&self, _service: ServiceIx) -> Option<&BackendSet> {
-        None
+    pub fn backends(&self, service: ServiceIx) -> Option<&BackendSet> {
+        self.sets.get(service)
     }
 
     pub fn sets_revision(&self) -> SetRevision {
-        SetRevision::default()
+        self.sets.revision()
+    }
+}
+
+fn elected(term: Term, candidate: String, now: Time) -> Event {
+    Event {
+        kind: EventKind::CoordinatorElected,
+        at: now,
+        unit: format!("node/{candidate}"),
+        message: format!("{candidate} is coordinator in term {term}"),
+        fields: vec![("term", term.to_string()), ("candidate", candidate)],
+    }
+}
+
+fn store_output(step: Step) -> Output {
+    match step {
+        Step::Transact { head, ops } => Output::Transact { head, ops },
+        Step::ReadHead => Output::ReadHead,
+        Step::Resign(why) => Output::Resign { why },
     }
 }

@@ -73,8 +73,14 @@ pub struct Applied {
 pub enum Outcome {
     Created,
     /// A new release; `scaled` from and to, if the count changed as well.
-    Updated { release: u32, scaled: Option<(u32, u32)> },
-    Scaled { from: u32, to: u32 },
+    Updated {
+        release: u32,
+        scaled: Option<(u32, u32)>,
+    },
+    Scaled {
+        from: u32,
+        to: u32,
+    },
     Unchanged,
 }
 

@@ -22,9 +22,13 @@ const EXTENSIONS_PER_TTL: u32 = 3;
 /// Between tries to announce again.
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(500);
 
-/// An extension must leave room for a second try at another member while the lease holds.
+/// An extension must leave room for a second try at another member while the lease holds, and say
+/// soon that it does not succeed.
 fn extension_bounds(ttl: Duration) -> Bounds {
-    Bounds { attempt: (ttl / 4).clamp(Duration::from_millis(250), Duration::from_secs(2)), overall: ttl }
+    Bounds {
+        attempt: (ttl / 4).clamp(Duration::from_millis(250), Duration::from_secs(2)),
+        overall: ttl.min(USUAL.attempt),
+    }
 }
 
 fn leases(channel: Channel) -> LeaseClient<Channel> {

@@ -152,7 +152,17 @@ impl Links {
 
     /// Dials every member and compares the ids of their clusters; those that are down are left out.
     pub(super) async fn survey(&self) -> Result<(), StoreError> {
-        self.dial("connecting", None, SURVEY).await.map(|_| ())
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
+        loop {
+            match self.dial("connecting", None, SURVEY).await {
+                Ok(_) => return Ok(()),
+                // members that are just electing a leader are worth another try
+                Err(StoreError::Unavailable { .. }) if Instant::now() + RETRY_PAUSE < deadline => {
+                    sleep(RETRY_PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// A call on `link` failed in a way that another member may not.

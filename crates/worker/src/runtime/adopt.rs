@@ -23,7 +23,7 @@ use rustix::process::Signal;
 use super::handle::Handle;
 use super::{ExitRecord, Runtime, blocking, client, lock_exclusive, open_lock};
 use crate::cgroup::{Cgroups, Group};
-use crate::shim::INSTANCE_ENV;
+use crate::shim::MARK_ENV;
 use crate::shim::record::{self, LaunchRecord, RunRecord};
 use crate::{host, sys};
 
@@ -50,11 +50,15 @@ pub enum Found {
     /// It ended while nobody watched.
     Exited(ExitRecord),
     /// It does not run, and how it ended is not known.
-    Lost { why: String },
+    Lost {
+        why: String,
+    },
     /// It was ordered and did not begin.
     NeverStarted,
     /// It may run. Something holds the lock and does not answer, or could not be killed.
-    Unclear { why: String },
+    Unclear {
+        why: String,
+    },
 }
 
 /// What the records say once the lock is free.
@@ -63,9 +67,13 @@ pub(super) enum Settled {
     /// It is not free.
     Held,
     Exited(ExitRecord),
-    Lost { why: String },
+    Lost {
+        why: String,
+    },
     NeverStarted,
-    Unclear { why: String },
+    Unclear {
+        why: String,
+    },
 }
 
 impl Runtime {
@@ -111,7 +119,11 @@ impl Runtime {
         if run.boot_id != host::boot_id() {
             return Err("the lock is held, and run.json is of another boot".into());
         }
-        Handle::open(dir, run, self.cgroups.clone()).map_err(|e| format!("the lock is held, and its shim: {e}"))
+        if !sys::is_alive(run.shim_pid, run.shim_start) {
+            return Err("the lock is held, and its shim is dead".into());
+        }
+        Handle::open(dir, run, self.cgroups.clone())
+            .map_err(|e| format!("the lock is held, and its shim: {e}"))
     }
 }
 
@@ -180,12 +192,19 @@ pub(super) fn kill_leftovers(dir: &Path, cgroups: &Cgroups) -> Result<(), String
     let run = record::read::<RunRecord>(dir).unwrap_or_default();
     let launch = record::read::<LaunchRecord>(dir).unwrap_or_default();
     let name = dir.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-    let recorded = run.and_then(|r| r.cgroup).or_else(|| launch.and_then(|l| l.cgroup));
+    let (mark, recorded) = match (run, launch) {
+        (Some(run), _) => (Some(run.mark), run.cgroup),
+        (None, Some(launch)) => (Some(launch.mark), launch.cgroup),
+        (None, None) => (None, None),
+    };
+    let group = recorded.or_else(|| cgroups.group(name));
     let until = Instant::now() + LEFTOVERS_WITHIN;
     loop {
-        let left = match recorded.clone().or_else(|| cgroups.group(name)) {
-            Some(group) => kill_group(&group),
-            None => kill_marked(name),
+        let left = match (&group, &mark) {
+            (Some(group), _) => kill_group(group),
+            (None, Some(mark)) => kill_marked(mark),
+            // Neither place nor mark can be read: there is nothing to go by.
+            (None, None) => Vec::new(),
         };
         if left.is_empty() {
             return Ok(());
@@ -208,10 +227,10 @@ fn kill_group(group: &Group) -> Vec<i32> {
     left
 }
 
-/// Without cgroups: every process carries its instance's id in its environment, unless it took pains to
+/// Without cgroups: every process carries the mark of its run in its environment, unless it took pains to
 /// lose it.
-fn kill_marked(instance: &str) -> Vec<i32> {
-    let mark = format!("{INSTANCE_ENV}={instance}");
+fn kill_marked(mark: &str) -> Vec<i32> {
+    let mark = format!("{MARK_ENV}={mark}");
     let marked = |pid: &i32| {
         let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environ.split(|b| *b == 0).any(|entry| entry == mark.as_bytes())

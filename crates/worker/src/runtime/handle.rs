@@ -1,31 +1,31 @@
 //! A running instance, as the daemon holds it.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{PidfdFlags, Signal, pidfd_open};
 use serde_json::json;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use super::adopt::{self, Settled};
 use super::client::{self, ControlError};
 use super::{ExitRecord, Status, blocking};
 use crate::cgroup::Cgroups;
 use crate::shim::record::RunRecord;
-use crate::sys;
+use crate::sys::{self, Pidfd};
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     Exited(ExitRecord),
     /// Its shim died without a word; nothing of it runs any more, but how it ended is not known.
-    Lost { why: String },
+    Lost {
+        why: String,
+    },
     /// It may still run: something of it could not be killed, or its lock is held by nobody we can ask.
-    Unclear { why: String },
+    Unclear {
+        why: String,
+    },
 }
 
 /// Cheap to clone; all clones are of the same run. Dropping it does nothing to the instance.
@@ -38,8 +38,7 @@ struct Inner {
     dir: PathBuf,
     run: RunRecord,
     cgroups: Cgroups,
-    /// Readable once the shim has ended. It names this one process for ever, as a pid does not.
-    shim: AsyncFd<OwnedFd>,
+    shim: Pidfd,
 }
 
 impl std::fmt::Debug for Handle {
@@ -53,12 +52,11 @@ impl Handle {
     pub(super) fn open(dir: &Path, run: RunRecord, cgroups: Cgroups) -> io::Result<Self> {
         let gone = || io::Error::from_raw_os_error(libc::ESRCH);
         let pid = sys::pid(run.shim_pid).ok_or_else(gone)?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let shim = Pidfd::open(pid)?;
         // Looked at after opening: if it matches now, the descriptor is of the process we mean.
-        if sys::proc_stat(run.shim_pid).map(|s| s.start_time) != Some(run.shim_start) {
+        if !sys::exists(run.shim_pid, run.shim_start) {
             return Err(gone());
         }
-        let shim = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
         Ok(Self { inner: Arc::new(Inner { dir: dir.to_owned(), run, cgroups, shim }) })
     }
 
@@ -91,10 +89,8 @@ impl Handle {
     /// Returns as soon as the run is over: nothing of it is left and its ending is on disk. May be called
     /// any number of times, also after the end, and may be dropped and called again.
     pub async fn wait_exit(&self) -> Ended {
-        match self.inner.shim.readable().await {
-            // The readiness is kept: whoever asks next gets the same answer at once.
-            Ok(guard) => drop(guard),
-            Err(e) => return Ended::Unclear { why: format!("waiting for the shim: {e}") },
+        if let Err(e) = self.inner.shim.ended().await {
+            return Ended::Unclear { why: format!("waiting for the shim: {e}") };
         }
         let (dir, cgroups) = (self.inner.dir.clone(), self.inner.cgroups.clone());
         let run = self.inner.run.run;
@@ -160,12 +156,12 @@ impl Handle {
     fn around_the_shim(&self, signal: i32) -> Result<(), ControlError> {
         let run = &self.inner.run;
         if let (Some(pid), Some(start)) = (run.child_pid, run.child_start)
-            && sys::is_alive(pid, start)
+            && sys::exists(pid, start)
             && let Some(group) = sys::pid(pid)
         {
             sys::signal_group(group, signal)?;
         }
-        if signal == Signal::KILL.as_raw()
+        if signal == libc::SIGKILL
             && let Some(group) = &run.cgroup
         {
             group.kill_all();

@@ -168,7 +168,9 @@ impl Runtime {
         let outcome = match word {
             "started" => match record::read::<RunRecord>(&dir) {
                 // Before the shim is reaped: until then its pid is its own even if it has ended.
-                Ok(Some(run)) => Handle::open(&dir, run, self.cgroups.clone()).map_err(|e| broken(e.to_string())),
+                Ok(Some(run)) => {
+                    Handle::open(&dir, run, self.cgroups.clone()).map_err(|e| broken(e.to_string()))
+                }
                 Ok(None) => Err(broken("run.json is missing".into())),
                 Err(why) => Err(broken(why)),
             },
@@ -209,16 +211,19 @@ fn prepare(dir: &Path, launch: Launch, cgroups: &Cgroups) -> Result<File, Launch
     let lock = lock_exclusive(dir).map_err(io_error(format!("lock {}", dir.display())))?;
     let Some(lock) = lock else { return Err(LaunchError::Busy { instance: launch.instance }) };
     // An earlier run whose shim was killed may have left processes that nobody settled.
-    adopt::kill_leftovers(dir, cgroups).map_err(|why| LaunchError::Shim {
-        instance: launch.instance.clone(),
-        why: format!("of an earlier run, {why}"),
-    })?;
+    if dir.join(RunRecord::FILE).exists() {
+        adopt::kill_leftovers(dir, cgroups).map_err(|why| LaunchError::Shim {
+            instance: launch.instance.clone(),
+            why: format!("of an earlier run, {why}"),
+        })?;
+    }
     let wanted = LaunchRecord {
         version: LaunchRecord::VERSION,
         cgroup: cgroups.group(&launch.instance),
         instance: launch.instance,
         run: launch.run,
         boot_id: host::boot_id(),
+        mark: host::random_id().map_err(io_error("get a random mark"))?,
         at_ms: sys::unix_ms(),
         command: launch.command,
         env: launch.env,
@@ -234,7 +239,8 @@ fn prepare(dir: &Path, launch: Launch, cgroups: &Cgroups) -> Result<File, Launch
 
 fn check_name(instance: &str) -> Result<(), LaunchError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let good = (1..=128).contains(&instance.len()) && instance.chars().all(plain) && !instance.starts_with('.');
+    let good =
+        (1..=128).contains(&instance.len()) && instance.chars().all(plain) && !instance.starts_with('.');
     if good { Ok(()) } else { Err(LaunchError::Name(instance.into())) }
 }
 

@@ -123,8 +123,13 @@ impl Charge {
     /// A thread of the shim: kills once the fence passes, whether or not a daemon lives.
     pub fn watch_fence(&self) {
         while self.timer.wait().is_ok() {
-            // The fence may have been moved between the alarm and this line.
-            self.kill_if_fenced(&mut self.lock());
+            let mut state = self.lock();
+            // The fence may have been moved between the alarm and this line; an alarm that comes before its
+            // time must not be the last one either. The clock decides, and the timer is set once more.
+            self.kill_if_fenced(&mut state);
+            if !state.fenced {
+                let _ = self.timer.set(state.fence_ms.filter(|deadline| *deadline > sys::boottime_ms()));
+            }
         }
     }
 

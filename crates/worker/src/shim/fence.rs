@@ -38,5 +38,6 @@ impl FenceTimer {
 
 fn timespec(ms: u64) -> Timespec {
     let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
-    Timespec { tv_sec: seconds, tv_nsec: (ms % 1000) as _ }
+    let nanoseconds = (ms % 1000) * 1_000_000;
+    Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ }
 }

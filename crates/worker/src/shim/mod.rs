@@ -28,6 +28,7 @@ mod fence;
 pub mod log;
 pub mod record;
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -52,11 +53,15 @@ pub const LOGS: &str = "logs";
 /// First word of the one line a shim says on stdout. `started`, `ended` or `failed` follows, and why.
 pub const GREETING: &str = "tidegate-shim";
 
-/// Given to the instance; by it the daemon finds processes of a lost shim where there are no cgroups.
+/// Given to the instance, so that it can say who it is.
 pub const INSTANCE_ENV: &str = "TIDEGATE_INSTANCE";
 
+/// Given to the instance; by it the daemon finds processes of a lost shim where there are no cgroups.
+pub const MARK_ENV: &str = "TIDEGATE_MARK";
+
 /// The instance gets these of our own environment, and nothing else: a daemon's holds tokens.
-const ENV_PASSED_ON: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR"];
+const ENV_PASSED_ON: &[&str] =
+    &["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 
 /// Threads here call a few functions deep; the default of 2 MiB would be the largest part of a shim.
 const STACK_BYTES: usize = 128 << 10;
@@ -151,6 +156,7 @@ fn first_record(launch: &LaunchRecord, me: Pid) -> RunRecord {
         instance: launch.instance.clone(),
         run: launch.run,
         boot_id: host::boot_id(),
+        mark: launch.mark.clone(),
         shim_pid,
         shim_start: sys::proc_stat(shim_pid).map_or(0, |s| s.start_time),
         child_pid: None,
@@ -211,13 +217,21 @@ fn command(launch: &LaunchRecord, output: io::PipeWriter) -> io::Result<Command>
     };
     let mut command = Command::new(program);
     command.args(arguments).current_dir(&launch.workdir).env_clear();
-    command.envs(ENV_PASSED_ON.iter().filter_map(|key| Some((key, std::env::var_os(key)?))));
-    command.envs(&launch.env).env(INSTANCE_ENV, &launch.instance);
+    command
+        .envs(passed_on())
+        .envs(&launch.env)
+        .env(INSTANCE_ENV, &launch.instance)
+        .env(MARK_ENV, &launch.mark);
     // One pipe for both streams: lines keep the order in which they were written.
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
     let procs = launch.cgroup.as_ref().map(|g| g.open_procs()).transpose()?;
     sys::prepare_instance(&mut command, procs);
     Ok(command)
+}
+
+/// What an instance, and a command that checks it, gets of our own environment.
+pub(crate) fn passed_on() -> impl Iterator<Item = (&'static str, OsString)> {
+    ENV_PASSED_ON.iter().filter_map(|key| Some((*key, std::env::var_os(key)?)))
 }
 
 fn threads(

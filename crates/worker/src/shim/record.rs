@@ -44,6 +44,9 @@ pub struct LaunchRecord {
     pub instance: String,
     pub run: u32,
     pub boot_id: String,
+    /// Random; the instance carries it in its environment. Instance ids are unique within a cluster only,
+    /// and a machine may run nodes of several.
+    pub mark: String,
     pub at_ms: u64,
     pub command: Vec<String>,
     pub env: BTreeMap<String, String>,
@@ -76,6 +79,8 @@ pub struct RunRecord {
     pub instance: String,
     pub run: u32,
     pub boot_id: String,
+    /// As in the launch.
+    pub mark: String,
     pub shim_pid: i32,
     pub shim_start: u64,
     /// Absent in the file that is written before the fork.
@@ -258,7 +263,7 @@ mod tests {
     #[test]
     fn broken_and_foreign_files_are_refused_in_words() {
         let dir = tempfile::tempdir().unwrap();
-        let mut check = |content: &[u8], why: &str| {
+        let check = |content: &[u8], why: &str| {
             std::fs::write(dir.path().join("exit.json"), content).unwrap();
             let said = read::<ExitRecord>(dir.path()).unwrap_err();
             assert!(said.contains(why), "{said}");

@@ -1,0 +1,309 @@
+//! One service brought closer to what is asked of it: the one way in for everything that moves
+//! instances, so that rollout, scaling and failures never work against each other.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use model::{
+    Actual, Change, Cluster, Code, Desired, Instance, InstanceId, Intent, Kind, Millis, NodeIx, Reason,
+    Service, ServiceIx, ServiceSpec, Time, Txn,
+};
+
+use crate::{
+    Ids, Placer, Wait,
+    place::{fits, short_by},
+    rollout, slots, stateless, system,
+};
+
+/// Placements in one call: bounds how long one service can hold up the others.
+pub const PLACEMENTS_PER_PLAN_MAX: usize = 4096;
+/// Failures older than this are forgiven.
+pub(crate) const FAILURE_WINDOW: Millis = Millis::secs(600);
+/// The pause after the first failure; it doubles with each further one.
+const BACKOFF_FIRST: Millis = Millis::secs(1);
+const BACKOFF_MAX: Millis = Millis::secs(60);
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "what is not done carries its reason"]
+pub struct Planned {
+    /// Why the service is not as asked. Shown to the operator as it stands.
+    pub reasons: Vec<Reason>,
+    /// Nothing else happening, look again then.
+    pub wake_at: Option<Time>,
+    /// The limit of one call was reached: call again.
+    pub more: bool,
+    /// Something waits for room: look again when a node gets some.
+    pub starved: bool,
+}
+
+/// Brings one service closer to what is asked.
+pub fn reconcile(txn: &mut Txn<'_>, ids: &mut Ids, service: ServiceIx) -> Planned {
+    let now = txn.now();
+    let Some(entry) = txn.service(service) else { return Planned::default() };
+    let spec = entry.rec.spec().clone();
+    let mut plan = Plan { txn, ids, service, now, placed: 0, out: Planned::default() };
+    plan.give_up_lost();
+    if plan.service_rec().removed {
+        plan.remove();
+    } else if spec.kind == Kind::System {
+        system::plan(&mut plan);
+    } else if spec.has_slots() {
+        slots::plan(&mut plan);
+    } else {
+        stateless::plan(&mut plan);
+    }
+    rollout::drop_unused_releases(&mut plan);
+    plan.out
+}
+
+/// The work on one service, with what the kinds share.
+pub(crate) struct Plan<'a, 'b> {
+    pub txn: &'a mut Txn<'b>,
+    ids: &'a mut Ids,
+    pub service: ServiceIx,
+    pub now: Time,
+    placed: usize,
+    pub out: Planned,
+}
+
+/// Why no instance was placed, beside [`Wait`].
+pub(crate) enum NotPlaced {
+    Wait(Wait),
+    /// After failures, the next try is only due then.
+    Backoff {
+        code: Code,
+        until: Time,
+        failures: usize,
+    },
+    /// The limit of one call.
+    Limit,
+}
+
+impl Plan<'_, '_> {
+    pub fn cluster(&self) -> &Cluster {
+        self.txn
+    }
+
+    pub fn service_rec(&self) -> &Service {
+        // `reconcile` looked it up, and nothing here drops a service before it is done.
+        &self.txn.service(self.service).expect("the service is there while it is planned").rec
+    }
+
+    pub fn instances(&self) -> impl Iterator<Item = &Instance> {
+        self.txn.instances_of(self.service)
+    }
+
+    pub fn wake_at(&mut self, at: Time) {
+        self.out.wake_at = Some(self.out.wake_at.map_or(at, |other| other.min(at)));
+    }
+
+    pub fn reason(&mut self, code: Code, unit: Option<InstanceId>, since: Option<Time>, message: String) {
+        let name = &self.service_rec().name;
+        let unit = match unit {
+            Some(id) => format!("instance/{}", id.named(name)),
+            None => format!("service/{name}"),
+        };
+        self.out.reasons.push(Reason { code, unit, since, message });
+    }
+
+    /// Instances on offline nodes are lost, not moved. Stateful and system instances are left as they
+    /// are: nobody may take their place before their node or an operator has spoken.
+    fn give_up_lost(&mut self) {
+        let rec = self.service_rec();
+        if rec.spec().kind == Kind::System || rec.spec().is_stateful() {
+            return;
+        }
+        let lost = self.instances().filter(|instance| {
+            !instance.is_over()
+                && instance.actual != Actual::Lost
+                && self.txn.node(instance.node).rec.is_offline()
+        });
+        let lost: Vec<Instance> = lost.cloned().collect();
+        for mut instance in lost {
+            leave(&mut instance);
+            instance.actual = Actual::Lost;
+            instance.reason = Some(Code::NodeUnreachable);
+            self.txn.put(Change::Instance(instance));
+        }
+    }
+
+    /// Asks an instance to go: out of the edges' sets first, then its stop signal.
+    pub fn retire(&mut self, id: InstanceId, reason: Option<Code>) {
+        let Some(instance) = self.txn.instance(id) else { return };
+        let mut instance = instance.clone();
+        if instance.desired != Desired::Running {
+            return;
+        }
+        leave(&mut instance);
+        instance.reason = reason.or(instance.reason);
+        self.txn.put(Change::Instance(instance));
+    }
+
+    fn remove(&mut self) {
+        let going: Vec<InstanceId> =
+            self.instances().filter(|instance| !instance.is_over()).map(|instance| instance.id).collect();
+        for id in going {
+            self.retire(id, None);
+        }
+        // The last record goes when its node has cleared up.
+        if self.instances().next().is_none() {
+            let name = self.service_rec().name.clone();
+            self.txn.put(Change::ServiceGone(name));
+        }
+    }
+
+    /// Places up to `how_many` instances of a release; stops at the first that finds no place.
+    pub fn place(
+        &mut self,
+        release: u32,
+        how_many: usize,
+        mut replaces: impl Iterator<Item = InstanceId>,
+    ) -> Result<(), NotPlaced> {
+        if how_many == 0 {
+            return Ok(());
+        }
+        self.backoff(release, None)?;
+        let spec = self.service_rec().spec_of(release).clone();
+        let avoid = self.failed_lately(release);
+        let mut placer = Placer::new(self.txn, self.service, spec.clone(), avoid, how_many);
+        for _ in 0..how_many {
+            let node = placer.next(self.txn).map_err(NotPlaced::Wait)?;
+            self.put_new(release, &spec, node, None, replaces.next())?;
+        }
+        Ok(())
+    }
+
+    /// Places one instance on a given node.
+    pub fn place_on(&mut self, release: u32, node: NodeIx, slot: Option<u32>) -> Result<(), NotPlaced> {
+        let spec = self.service_rec().spec_of(release).clone();
+        if !self.txn.node(node).rec.may_place() {
+            return Err(NotPlaced::Wait(Wait::NoEligibleNode));
+        }
+        if !fits(self.txn, node, &spec) {
+            let short_by = short_by(self.txn, node, &spec);
+            return Err(NotPlaced::Wait(Wait::NoCapacityMemory { needs: spec.memory, short_by, nodes: 1 }));
+        }
+        self.put_new(release, &spec, node, slot, None)
+    }
+
+    /// The node for one instance that is not bound to any.
+    pub fn choose_node(&mut self, release: u32) -> Result<NodeIx, NotPlaced> {
+        let spec = self.service_rec().spec_of(release).clone();
+        let avoid = self.failed_lately(release);
+        Placer::new(self.txn, self.service, spec, avoid, 1).next(self.txn).map_err(NotPlaced::Wait)
+    }
+
+    fn put_new(
+        &mut self,
+        release: u32,
+        spec: &Arc<ServiceSpec>,
+        node: NodeIx,
+        slot: Option<u32>,
+        replaces: Option<InstanceId>,
+    ) -> Result<(), NotPlaced> {
+        if self.placed == PLACEMENTS_PER_PLAN_MAX {
+            return Err(NotPlaced::Limit);
+        }
+        self.placed += 1;
+        let id = self.ids.take(self.txn);
+        let mut instance = Instance::new(id, self.service, node, release, spec, self.now);
+        (instance.slot, instance.replaces) = (slot, replaces);
+        self.txn.put(Change::Instance(instance));
+        Ok(())
+    }
+
+    /// Instances of a release that failed lately, newest last; of one slot only, if given.
+    fn failures(&self, release: u32, slot: Option<u32>) -> impl Iterator<Item = (Time, NodeIx, Code)> {
+        self.instances().filter_map(move |instance| {
+            let ended = instance.ended_at?;
+            let failed = instance.actual == Actual::Failed || instance.reason == Some(Code::Unhealthy);
+            let counts = instance.is_over()
+                && failed
+                && instance.release == release
+                && (slot.is_none() || instance.slot == slot)
+                && self.now.since(ended) < FAILURE_WINDOW;
+            counts.then_some((ended, instance.node, instance.reason.unwrap_or(Code::CrashLooping)))
+        })
+    }
+
+    fn failed_lately(&self, release: u32) -> BTreeSet<NodeIx> {
+        self.failures(release, None).map(|(_, node, _)| node).collect()
+    }
+
+    /// After failures, placing again waits: 1 s, 2 s, 4 s, … so that a broken release does not thrash.
+    pub fn backoff(&self, release: u32, slot: Option<u32>) -> Result<(), NotPlaced> {
+        let (mut count, mut last) = (0, None);
+        for (ended, _, code) in self.failures(release, slot) {
+            count += 1;
+            last = last.max(Some((ended, code)));
+        }
+        let Some((ended, code)) = last else { return Ok(()) };
+        let pause = Millis(BACKOFF_FIRST.0 << (count - 1).min(10)).min(BACKOFF_MAX);
+        let until = ended + pause;
+        match self.now < until {
+            true => Err(NotPlaced::Backoff { code, until, failures: count }),
+            false => Ok(()),
+        }
+    }
+
+    /// Turns "not placed" into a reason, a wake-up or another call. Returns the code, if it is one.
+    pub fn explain(&mut self, why: NotPlaced, missing: usize) -> Option<Code> {
+        match why {
+            NotPlaced::Limit => {
+                self.out.more = true;
+                None
+            }
+            NotPlaced::Wait(wait) => {
+                self.out.starved = true;
+                let message = match missing {
+                    0 | 1 => wait.message(),
+                    _ => format!("{missing} instances wait: each {}", wait.message()),
+                };
+                self.reason(wait.code(), None, None, message);
+                Some(wait.code())
+            }
+            NotPlaced::Backoff { code, until, failures } => {
+                self.wake_at(until);
+                let times = if failures == 1 { "once".to_owned() } else { format!("{failures} times") };
+                let message = format!("failed {times} in the last 10m; tried again after a pause");
+                self.reason(code, None, None, message);
+                Some(code)
+            }
+        }
+    }
+
+    /// A check-less instance is ready at once and proven only later; nothing else happens then.
+    pub fn wake_when_proven(&mut self) {
+        let rec = self.service_rec();
+        let due = self.instances().filter(|instance| instance.is_available()).filter_map(|instance| {
+            let at = instance.healthy_since? + rec.spec_of(instance.release).migrate.min_healthy_time;
+            (at > self.now).then_some(at)
+        });
+        if let Some(at) = due.min() {
+            self.wake_at(at);
+        }
+    }
+
+    /// Its node is closed: it has to leave.
+    pub fn on_closed_node(&self, instance: &Instance) -> bool {
+        self.txn.node(instance.node).rec.is_closed()
+    }
+
+    /// Its node was disabled: it leaves without its replacement being waited for.
+    pub fn is_forced_out(&self, instance: &Instance) -> bool {
+        self.txn.node(instance.node).rec.intent == Intent::Disabled
+    }
+}
+
+/// Ready, and for as long as its specification asks.
+pub(crate) fn is_proven(instance: &Instance, spec: &ServiceSpec, now: Time) -> bool {
+    let held = instance.healthy_since.map(|since| now.since(since));
+    instance.is_available() && held.is_some_and(|held| held >= spec.migrate.min_healthy_time)
+}
+
+fn leave(instance: &mut Instance) {
+    if instance.desired == Desired::Running {
+        instance.desired = Desired::Draining;
+        instance.order += 1;
+    }
+}

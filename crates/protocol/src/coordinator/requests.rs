@@ -1,0 +1,196 @@
+//! Carrying out what people and programs ask: checked and decided in one step, so that two requests
+//! that race cannot both pass.
+
+use model::{
+    Actual, AuditEntry, Change, Desired, Instance, InstanceId, Intent, Kind, Meta, Node, NodeIx, Service,
+    ServiceName, Time, Volume, spec::COUNT_MAX,
+};
+
+use super::{Answer, ApiError, Asked, Coordinator, ErrorKind, Request, WantedIntent};
+
+/// Entries of the audit log that are kept.
+const AUDIT_KEPT: u64 = 1000;
+
+impl Coordinator {
+    pub(super) fn answer(&mut self, asked: Asked, now: Time) -> Result<Answer, ApiError> {
+        let what = describe(&asked.request);
+        let answer = match asked.request {
+            Request::Barrier => return Ok(Answer::Done),
+            Request::Apply(services) => self.apply_services(services, now)?,
+            Request::Remove { service } => self.remove_service(&service, now)?,
+            Request::Scale { service, count } => self.scale_service(&service, count, now)?,
+            Request::SetIntent { node, intent } => self.set_intent(&node, intent, now)?,
+            Request::ConfirmDead { node } => self.confirm_dead(&node, &asked.who, now)?,
+            Request::StopInstance { id } => self.stop_instance(id, now)?,
+            Request::AttachVolume { volume, node } => self.attach_volume(&volume, &node, now)?,
+        };
+        self.audit(asked.who, asked.from, what, now);
+        Ok(answer)
+    }
+
+    fn audit(&mut self, who: String, from: String, what: String, now: Time) {
+        self.change(now, |txn, _| {
+            let number = txn.meta().audit_next;
+            txn.put(Change::Meta(Meta { audit_next: number + 1, ..txn.meta().clone() }));
+            txn.put(Change::Audit(AuditEntry { number, at: now, who, from, what }));
+            if let Some(old) = number.checked_sub(AUDIT_KEPT) {
+                txn.put(Change::AuditGone(old));
+            }
+        });
+    }
+
+    pub(super) fn service_rec(&self, name: &ServiceName) -> Result<&Service, ApiError> {
+        let entry = self.cluster.service_by_name(name.as_str());
+        let entry = entry
+            .ok_or_else(|| ApiError::not_found("service_not_found", format!("there is no service {name}")))?;
+        Ok(&entry.rec)
+    }
+
+    fn node_ix(&self, id: &str) -> Result<NodeIx, ApiError> {
+        self.cluster
+            .node_ix(id)
+            .ok_or_else(|| ApiError::not_found("node_not_found", format!("there is no node {id}")))
+    }
+
+    fn remove_service(&mut self, name: &ServiceName, now: Time) -> Result<Answer, ApiError> {
+        let next = Service { removed: true, ..self.service_rec(name)?.clone() };
+        self.change(now, |txn, _| txn.put(Change::Service(next)));
+        Ok(Answer::Done)
+    }
+
+    fn scale_service(&mut self, name: &ServiceName, count: u32, now: Time) -> Result<Answer, ApiError> {
+        let rec = self.service_rec(name)?;
+        if rec.removed {
+            return Err(being_removed(name));
+        }
+        if rec.spec().kind == Kind::System {
+            let message = format!("{name} is a system service: it runs once on every node and has no count");
+            return Err(ApiError::new(ErrorKind::Invalid, "no_count", message));
+        }
+        if count > COUNT_MAX {
+            let message = format!("count {count} is not between 0 and {COUNT_MAX}");
+            return Err(ApiError::new(ErrorKind::Invalid, "count_invalid", message));
+        }
+        if rec.count != count {
+            let next = Service { count, ..rec.clone() };
+            self.change(now, |txn, _| txn.put(Change::Service(next)));
+        }
+        Ok(Answer::Done)
+    }
+
+    fn set_intent(&mut self, node: &str, wanted: WantedIntent, now: Time) -> Result<Answer, ApiError> {
+        let ix = self.node_ix(node)?;
+        let rec = &self.cluster.node(ix).rec;
+        let intent = match wanted {
+            WantedIntent::Active => Intent::Active,
+            WantedIntent::Disabled => Intent::Disabled,
+        };
+        if rec.intent != intent {
+            let next = Node { intent, ..rec.clone() };
+            self.change(now, |txn, _| txn.put(Change::Node(next)));
+            self.health_follows(ix);
+        }
+        Ok(Answer::Done)
+    }
+
+    fn confirm_dead(&mut self, node: &str, who: &str, now: Time) -> Result<Answer, ApiError> {
+        let ix = self.node_ix(node)?;
+        if !self.cluster.node(ix).rec.is_offline() {
+            let message = format!(
+                "{node} is {}; only a node that is offline can be confirmed dead",
+                self.cluster.node(ix).rec.health.as_str()
+            );
+            return Err(ApiError::new(ErrorKind::NotNow, "node_not_offline", message));
+        }
+        let there: Vec<Instance> = self.cluster.instances_on(ix).filter(|i| !i.is_over()).cloned().collect();
+        self.change(now, |txn, _| {
+            for mut instance in there {
+                instance.order += u32::from(instance.desired != Desired::Stopped);
+                instance.desired = Desired::Stopped;
+                instance.actual = Actual::Stopped;
+                instance.ended_at = Some(now);
+                instance.message = Some(format!("its node was confirmed dead by {who}").into());
+                txn.put(Change::Instance(instance));
+            }
+        });
+        self.roomier();
+        Ok(Answer::Done)
+    }
+
+    fn stop_instance(&mut self, id: InstanceId, now: Time) -> Result<Answer, ApiError> {
+        let found = self.cluster.instance(id);
+        let instance = found
+            .ok_or_else(|| ApiError::not_found("instance_not_found", format!("there is no instance {id}")))?;
+        if instance.is_over() {
+            let message = format!("{} is over already", self.cluster.instance_name(instance));
+            return Err(ApiError::new(ErrorKind::Conflict, "instance_over", message));
+        }
+        if instance.desired == Desired::Running {
+            let mut next = instance.clone();
+            next.desired = Desired::Draining;
+            next.order += 1;
+            self.change(now, |txn, _| txn.put(Change::Instance(next)));
+        }
+        Ok(Answer::Done)
+    }
+
+    fn attach_volume(&mut self, id: &str, node: &str, now: Time) -> Result<Answer, ApiError> {
+        let volume = self.cluster.volume(id);
+        let volume = volume
+            .ok_or_else(|| ApiError::not_found("volume_not_found", format!("there is no volume {id}")))?;
+        let rec = &self.cluster.node(self.node_ix(node)?).rec;
+        if !rec.roles.worker {
+            let message = format!("{node} runs no instances: it is not a worker");
+            return Err(ApiError::new(ErrorKind::Invalid, "node_not_worker", message));
+        }
+        if let Some(user) = self.user_of(volume) {
+            let at = &self.cluster.node(user.node).rec;
+            let hint = match at.is_offline() {
+                true => format!(
+                    "; {} is offline: `tidegate node confirm-dead {}` if it is really gone",
+                    at.id, at.id
+                ),
+                false => "; scale its service down or stop it first".to_owned(),
+            };
+            let message = format!("{} runs on {id}{hint}", self.cluster.instance_name(user));
+            return Err(ApiError::new(ErrorKind::Conflict, "volume_in_use", message));
+        }
+        let service = self.cluster.service_ix(volume.service.as_str());
+        let next = Volume { home: rec.id.clone(), expected: true, ..volume.clone() };
+        self.change(now, |txn, _| txn.put(Change::Volume(next)));
+        self.dirty.extend(service);
+        Ok(Answer::Done)
+    }
+
+    /// The instance that is, or may be, running on a volume.
+    fn user_of(&self, volume: &Volume) -> Option<&Instance> {
+        let service = self.cluster.service_ix(volume.service.as_str())?;
+        let rec = &self.cluster.service(service)?.rec;
+        self.cluster.instances_of(service).find(|instance| {
+            let name = rec.spec_of(instance.release).volume.as_ref().map(|volume| &volume.name);
+            !instance.is_over() && instance.slot == Some(volume.slot) && name == Some(&volume.name)
+        })
+    }
+}
+
+pub(super) fn being_removed(name: &ServiceName) -> ApiError {
+    let message = format!("{name} is being removed; wait until its instances have stopped");
+    ApiError::new(ErrorKind::Conflict, "service_removing", message)
+}
+
+fn describe(request: &Request) -> String {
+    match request {
+        Request::Apply(services) => {
+            let names: Vec<&str> = services.iter().map(|apply| apply.name.as_str()).collect();
+            format!("apply {}", names.join(", "))
+        }
+        Request::Remove { service } => format!("remove service/{service}"),
+        Request::Scale { service, count } => format!("scale service/{service} to {count}"),
+        Request::SetIntent { node, intent: WantedIntent::Active } => format!("enable node/{node}"),
+        Request::SetIntent { node, intent: WantedIntent::Disabled } => format!("disable node/{node}"),
+        Request::ConfirmDead { node } => format!("confirm-dead node/{node}"),
+        Request::StopInstance { id } => format!("stop instance/{id}"),
+        Request::AttachVolume { volume, node } => format!("attach volume/{volume} to node/{node}"),
+        Request::Barrier => String::new(),
+    }
+}

@@ -1,0 +1,410 @@
+//! Daemons that are connected: registration, heartbeats, health, and what they report.
+
+use std::collections::BTreeMap;
+
+use model::{
+    Actual, Change, ClusterId, Code, Health, Instance, InstanceId, Intent, Life, Node, NodeIx, ProcessEpoch,
+    Term, Time, VolumeId,
+};
+
+use super::{ConnId, Coordinator, Output, Seen, timers::Timer};
+use crate::message::{
+    Down, DownBody, EdgeReport, Heartbeat, HeartbeatAnswer, Hello, Inventory, Refusal, SetRevision, Status,
+    Up, UpBody, Welcome,
+};
+
+/// What was last ordered of an instance on this connection.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    revision: u32,
+    at: Time,
+}
+
+/// One daemon in this term.
+#[derive(Debug)]
+pub(super) struct Session {
+    conn: Option<ConnId>,
+    life: Life,
+    epoch: ProcessEpoch,
+    up_seq: u64,
+    down_seq: u64,
+    last_heartbeat: Time,
+    told: BTreeMap<InstanceId, u32>,
+    unacked: BTreeMap<InstanceId, Told>,
+    /// The number of the last status taken of each instance.
+    numbers: BTreeMap<InstanceId, u64>,
+    unclaimed: Vec<Inventory>,
+    pub edge: EdgeReport,
+    pub sets_sent: Option<SetRevision>,
+    pub sets_sent_at: Time,
+}
+
+impl Session {
+    fn new(conn: ConnId, life: Life, epoch: ProcessEpoch, now: Time) -> Session {
+        Session {
+            conn: Some(conn),
+            life,
+            epoch,
+            up_seq: 0,
+            down_seq: 0,
+            last_heartbeat: now,
+            told: BTreeMap::new(),
+            unacked: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            unclaimed: Vec::new(),
+            edge: EdgeReport::default(),
+            sets_sent: None,
+            sets_sent_at: now,
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.conn.is_some()
+    }
+
+    pub fn seen(&self) -> Seen<'_> {
+        Seen {
+            connected: self.is_open(),
+            last_heartbeat: self.last_heartbeat,
+            unclaimed: &self.unclaimed,
+            edge: &self.edge,
+        }
+    }
+
+    pub fn told(&self, id: InstanceId) -> Option<u32> {
+        self.told.get(&id).copied()
+    }
+
+    pub fn tell(&mut self, id: InstanceId, revision: u32, at: Time) {
+        self.told.insert(id, revision);
+        self.unacked.insert(id, Told { revision, at });
+    }
+
+    pub fn waits_for_acks(&self) -> bool {
+        !self.unacked.is_empty()
+    }
+
+    /// What was sent before `before` and not acknowledged.
+    pub fn unacknowledged(&self, before: Time) -> Vec<InstanceId> {
+        self.unacked.iter().filter(|(_, told)| told.at <= before).map(|(id, _)| *id).collect()
+    }
+
+    fn acknowledged(&mut self, id: InstanceId, order: u32) {
+        if self.unacked.get(&id).is_some_and(|told| order >= told.revision) {
+            self.unacked.remove(&id);
+        }
+    }
+
+    fn forgotten(&mut self, id: InstanceId) {
+        self.unacked.remove(&id);
+        self.told.remove(&id);
+        self.numbers.remove(&id);
+    }
+
+    pub fn next_down(
+        session: &mut Session,
+        cluster: ClusterId,
+        term: Term,
+        body: DownBody,
+    ) -> (ConnId, Down) {
+        session.down_seq += 1;
+        let conn = session.conn.unwrap_or(ConnId(0));
+        (conn, Down { seq: session.down_seq, cluster, term, body })
+    }
+}
+
+impl Coordinator {
+    pub(super) fn heard_from(&mut self, conn: ConnId, message: Up, now: Time) {
+        if let UpBody::Hello(hello) = message.body {
+            return self.hello(conn, message.seq, hello, now);
+        }
+        let Some(node) = self.conns.get(&conn).copied() else { return };
+        let Some(session) = self.sessions.get_mut(&node) else { return };
+        if session.conn != Some(conn) || message.seq <= session.up_seq {
+            return;
+        }
+        session.up_seq = message.seq;
+        match message.body {
+            UpBody::Hello(_) => {}
+            UpBody::Heartbeat(heartbeat) => self.heartbeat(node, message.seq, heartbeat, now),
+            UpBody::Goodbye => self.lost_stream(conn),
+        }
+    }
+
+    pub(super) fn lost_stream(&mut self, conn: ConnId) {
+        let Some(node) = self.conns.remove(&conn) else { return };
+        if let Some(session) = self.sessions.get_mut(&node).filter(|session| session.conn == Some(conn)) {
+            session.conn = None;
+        }
+    }
+
+    fn hello(&mut self, conn: ConnId, seq: u64, hello: Hello, now: Time) {
+        let known = self.cluster.node_ix(hello.node.as_str());
+        let rival = known.and_then(|ix| self.sessions.get(&ix)).filter(|session| {
+            session.life != hello.life
+                && session.is_open()
+                && now.since(session.last_heartbeat) < self.timing.degraded_after
+        });
+        if rival.is_some() {
+            return self.refuse_rival(conn, &hello, known);
+        }
+        let before = known.map(|ix| self.cluster.node(ix).rec.clone());
+        let record = self.registration(&hello, before.as_ref(), now);
+        let (epoch, foreign) = (record.process_epoch, record.foreign);
+        if before.as_ref() != Some(&record) {
+            self.change(now, |txn, _| txn.put(Change::Node(record)));
+        }
+        let Some(node) = self.cluster.node_ix(hello.node.as_str()) else { return };
+        self.open_session(node, conn, seq, &hello, epoch, now);
+        self.health_follows(node);
+        if let Some(session) = self.sessions.get_mut(&node) {
+            // Old entries go: the inventory is everything the node has.
+            session.unclaimed.clear();
+        }
+        for item in hello.inventory {
+            match self.claims(node, item.status.instance) && !foreign {
+                true => {
+                    self.take_status(node, item.status, now);
+                }
+                false if !is_over(item.status.actual) => self.unclaimed(node, item),
+                false => {}
+            }
+        }
+        let welcome = Welcome { epoch, timing: self.timing, foreign };
+        self.send(node, DownBody::Welcome(welcome));
+        self.send_all_orders(node, now);
+        if self.cluster.node(node).rec.roles.edge && !foreign {
+            self.send_all_sets(node, now);
+        }
+        self.roomier();
+    }
+
+    fn refuse_rival(&mut self, conn: ConnId, hello: &Hello, known: Option<NodeIx>) {
+        let api = known.map_or("", |ix| self.cluster.node(ix).rec.api.as_str());
+        let message = format!(
+            "another daemon with the id {} is alive (its API is at {api}); give each machine its own node.id",
+            hello.node
+        );
+        let body = DownBody::Refused { why: Refusal::NodeIdInUse, message };
+        let message = Down { seq: 1, cluster: self.cluster.meta().cluster, term: self.term, body };
+        let group = self.log.last_group();
+        self.outbox.push_back((group, Output::Send { conn, message }));
+        self.outbox.push_back((group, Output::Close { conn }));
+    }
+
+    fn registration(&self, hello: &Hello, before: Option<&Node>, now: Time) -> Node {
+        let epoch = match before {
+            Some(node) if node.life == hello.life => node.process_epoch,
+            Some(node) => ProcessEpoch(node.process_epoch.0 + 1),
+            None => ProcessEpoch(1),
+        };
+        let was_up = before.filter(|node| node.health == Health::Up);
+        Node {
+            id: hello.node.clone(),
+            roles: hello.roles,
+            intent: before.map_or(Intent::Active, |node| node.intent),
+            health: Health::Up,
+            health_since: was_up.map_or(now, |node| node.health_since),
+            labels: hello.labels.clone(),
+            capacity: hello.capacity,
+            process_epoch: epoch,
+            life: hello.life,
+            host: hello.host.clone(),
+            api: hello.api.clone(),
+            memory_caps: hello.memory_caps.clone(),
+            foreign: hello.cluster.is_some_and(|cluster| cluster != self.cluster.meta().cluster),
+            registered_at: before.map_or(now, |node| node.registered_at),
+        }
+    }
+
+    fn open_session(
+        &mut self,
+        node: NodeIx,
+        conn: ConnId,
+        seq: u64,
+        hello: &Hello,
+        epoch: ProcessEpoch,
+        now: Time,
+    ) {
+        let mut session = Session::new(conn, hello.life, epoch, now);
+        session.up_seq = seq;
+        session.edge = hello.edge.clone();
+        if let Some(old) = self.sessions.remove(&node) {
+            if let Some(stale) = old.conn.filter(|stale| *stale != conn) {
+                self.conns.remove(&stale);
+                self.outbox.push_back((self.log.last_group(), Output::Close { conn: stale }));
+            }
+            if old.life == hello.life {
+                session.numbers = old.numbers;
+            }
+        }
+        self.sessions.insert(node, session);
+        self.conns.insert(conn, node);
+        self.heard.insert(node, now);
+        self.timers.set(Timer::Node(node), now + self.timing.degraded_after);
+    }
+
+    fn heartbeat(&mut self, node: NodeIx, seq: u64, heartbeat: Heartbeat, now: Time) {
+        let Some(session) = self.sessions.get_mut(&node) else { return };
+        if session.epoch != heartbeat.epoch {
+            return;
+        }
+        session.last_heartbeat = now;
+        session.edge = heartbeat.edge;
+        self.heard.insert(node, now);
+        let health = heartbeat.degraded.map_or(Health::Up, Health::Degraded);
+        self.set_health(node, health, now);
+        let mut stored = Vec::new();
+        if !self.cluster.node(node).rec.foreign {
+            for status in heartbeat.statuses {
+                stored.push((status.instance, status.number));
+                self.take_status(node, status, now);
+            }
+            for id in heartbeat.forgotten {
+                self.forgotten(node, id, now);
+            }
+        }
+        self.catch_up_edge(node, now);
+        // A coordinator whose own office may be over grants nothing.
+        if now < self.office_until {
+            self.send(node, DownBody::Answer(HeartbeatAnswer { heartbeat: seq, stored }));
+        }
+    }
+
+    pub(super) fn check_health(&mut self, node: NodeIx, now: Time) {
+        let Some(heard) = self.heard.get(&node).copied() else { return };
+        let silent = now.since(heard);
+        let again = if silent >= self.timing.offline_after {
+            self.set_health(node, Health::Offline, now);
+            return;
+        } else if silent >= self.timing.degraded_after {
+            if self.cluster.node(node).rec.health != Health::Offline {
+                self.set_health(node, Health::Degraded(Code::HeartbeatsLate), now);
+            }
+            heard + self.timing.offline_after
+        } else {
+            heard + self.timing.degraded_after
+        };
+        self.timers.set(Timer::Node(node), again);
+    }
+
+    fn set_health(&mut self, node: NodeIx, health: Health, now: Time) {
+        let rec = &self.cluster.node(node).rec;
+        if rec.health == health {
+            return;
+        }
+        let next = Node { health, health_since: now, ..rec.clone() };
+        self.change(now, |txn, _| txn.put(Change::Node(next)));
+        if health != Health::Offline {
+            self.timers.set(Timer::Node(node), now + self.timing.degraded_after);
+        }
+        self.health_follows(node);
+    }
+
+    /// Everything with instances on a node is looked at again when its health changes, and system
+    /// services always.
+    pub(super) fn health_follows(&mut self, node: NodeIx) {
+        let here: Vec<_> = self.cluster.instances_on(node).map(|instance| instance.service).collect();
+        self.dirty.extend(here);
+        let system =
+            self.cluster.services().filter(|(_, entry)| entry.rec.spec().kind == model::Kind::System);
+        let system: Vec<_> = system.map(|(ix, _)| ix).collect();
+        self.dirty.extend(system);
+    }
+
+    /// The record says that this instance belongs on this node.
+    fn claims(&self, node: NodeIx, id: InstanceId) -> bool {
+        self.cluster.instance(id).is_some_and(|instance| instance.node == node)
+    }
+
+    fn unclaimed(&mut self, node: NodeIx, item: Inventory) {
+        if let Some(session) = self.sessions.get_mut(&node) {
+            session.unclaimed.retain(|known| known.status.instance != item.status.instance);
+            session.unclaimed.push(item);
+        }
+    }
+
+    fn forgotten(&mut self, node: NodeIx, id: InstanceId, now: Time) {
+        if let Some(session) = self.sessions.get_mut(&node) {
+            session.forgotten(id);
+        }
+        let Some(instance) = self.cluster.instance(id).filter(|i| i.node == node && i.is_over()) else {
+            return;
+        };
+        let service = instance.service;
+        self.change(now, |txn, _| txn.put(Change::InstanceGone(id)));
+        self.dirty.insert(service);
+    }
+
+    /// Takes a node's word on one instance.
+    fn take_status(&mut self, node: NodeIx, status: Status, now: Time) {
+        let id = status.instance;
+        let Some(session) = self.sessions.get_mut(&node) else { return };
+        session.acknowledged(id, status.order);
+        let last = session.numbers.entry(id).or_insert(0);
+        if status.number <= *last {
+            return;
+        }
+        *last = status.number;
+        if let Some(at) = session.unclaimed.iter().position(|item| item.status.instance == id) {
+            match is_over(status.actual) {
+                true => drop(session.unclaimed.remove(at)),
+                false => session.unclaimed[at].status = status.clone(),
+            }
+        }
+        let Some(before) = self.cluster.instance(id).filter(|instance| instance.node == node) else { return };
+        let after = reported(before, &status, now);
+        if after == *before {
+            return;
+        }
+        let over = after.is_over() && !before.is_over();
+        let volume = (after.actual == Actual::Ready).then(|| self.volume_in_use(&after)).flatten();
+        self.change(now, |txn, _| {
+            txn.put(Change::Instance(after));
+            if let Some(volume) = volume {
+                txn.put(Change::Volume(volume));
+            }
+        });
+        if over {
+            self.roomier();
+        }
+    }
+
+    /// From the first time that a stateful instance is ready on it, a volume is expected to be there.
+    fn volume_in_use(&self, instance: &Instance) -> Option<model::Volume> {
+        let rec = &self.cluster.service(instance.service)?.rec;
+        let name = &rec.spec_of(instance.release).volume.as_ref()?.name;
+        let id = VolumeId::new(&format!("{}-{name}-{}", rec.name, instance.slot?));
+        let volume = self.cluster.volume(id.as_str())?;
+        (!volume.expected).then(|| model::Volume { expected: true, ..volume.clone() })
+    }
+}
+
+fn is_over(actual: Actual) -> bool {
+    matches!(actual, Actual::Stopped | Actual::Failed)
+}
+
+/// The record after a node's report.
+fn reported(before: &Instance, status: &Status, now: Time) -> Instance {
+    let mut after = before.clone();
+    after.actual = status.actual;
+    after.restarts = status.restarts;
+    after.pid = status.pid;
+    if !status.ports.is_empty() {
+        after.ports = status.ports.clone().into_boxed_slice();
+    }
+    after.exit = status.exit;
+    // What the coordinator noted when it gave the instance up says more than the node's plain stop.
+    after.reason = status.reason.or(before.reason.filter(|_| is_over(status.actual)));
+    after.message = status.message.as_deref().map(Into::into);
+    after.healthy_since = match (status.healthy_for, before.healthy_since) {
+        (None, _) => None,
+        (Some(_), Some(since)) if before.pid == status.pid => Some(since),
+        (Some(held), _) => Some(now - held),
+    };
+    after.ended_at = match is_over(status.actual) {
+        true => before.ended_at.or(Some(now)),
+        false => None,
+    };
+    after
+}

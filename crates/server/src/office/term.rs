@@ -1,0 +1,316 @@
+//! One term in office: the one task that owns the coordinator.
+//!
+//! Entered with the office won and the state loaded. Left when the office is lost, when the lease can
+//! no longer hold by our own clock, when the coordinator resigns, or when the daemon stops. A crash
+//! here loses nothing: all that anybody was told is in the store.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::{Event, EventKind, InstanceId, Millis, Term, Time};
+use protocol::coordinator::{
+    Answer, ApiError, Asked, ConnId, Coordinator, Input, Output, Request, RequestId, Start, Stored,
+};
+use protocol::message::Down;
+use store::Office as Won;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use wire::{ConnEvent, Outbox};
+
+use super::{Shared, commit, load::Loaded};
+use crate::Clock;
+
+/// Sleeps are cut into pieces: the timer stands still while the machine is suspended, the boot clock
+/// does not.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// A wake-up that stays due must not keep the task from its other inputs.
+const SLEEP_MIN: Duration = Duration::from_millis(1);
+
+/// Hands out what a reader waits for.
+pub(crate) type Release = Box<dyn FnOnce() + Send>;
+pub(crate) type Look = Box<dyn FnOnce(&Coordinator, Time) -> Release + Send>;
+
+/// From outside; held back when too many wait.
+pub(crate) enum Inbound {
+    Ask { asked: Asked, reply: oneshot::Sender<Result<Answer, ApiError>> },
+    Look { look: Look, committed: bool },
+}
+
+/// From this office's own tasks.
+pub(crate) enum Control {
+    Stored(Stored),
+    Head { number: u64, by: Term },
+    Holds { until: Time },
+    Lost { why: String },
+}
+
+enum Waiting {
+    Reply(oneshot::Sender<Result<Answer, ApiError>>),
+    Release(Release),
+}
+
+/// Why a term ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The daemon stops.
+    Stopped,
+    /// Not ours any more, or given up.
+    Over(String),
+}
+
+pub(crate) struct Tenure {
+    shared: Arc<Shared>,
+    won: Won,
+    clock: Clock,
+    coordinator: Coordinator,
+    /// By our own clock, counted from before the request that granted it.
+    holds_until: Time,
+    streams: BTreeMap<ConnId, Outbox>,
+    waiting: BTreeMap<RequestId, Waiting>,
+    next_request: u64,
+    tasks: JoinSet<()>,
+    control: mpsc::UnboundedSender<Control>,
+    from_control: mpsc::UnboundedReceiver<Control>,
+    inbound: mpsc::Receiver<Inbound>,
+    from_streams: mpsc::Receiver<(wire::ConnId, ConnEvent)>,
+}
+
+/// The channels of one term, made before the state is loaded: the lease is kept meanwhile.
+pub(crate) struct Channels {
+    pub control: mpsc::UnboundedSender<Control>,
+    pub from_control: mpsc::UnboundedReceiver<Control>,
+    pub inbound: mpsc::Receiver<Inbound>,
+    pub from_streams: mpsc::Receiver<(wire::ConnId, ConnEvent)>,
+}
+
+impl Tenure {
+    pub fn new(
+        shared: &Arc<Shared>,
+        won: Won,
+        clock: Clock,
+        holds_until: Time,
+        loaded: Loaded,
+        channels: Channels,
+    ) -> Result<(Tenure, Vec<Output>), String> {
+        let start = Start {
+            cluster: loaded.cluster,
+            head: loaded.position.head,
+            term: Term(won.term),
+            timing: shared.config.timing,
+            random: random()?,
+            candidate: shared.config.candidate.clone(),
+        };
+        let (coordinator, outputs) = Coordinator::new(start, clock.now());
+        let term = Tenure {
+            shared: Arc::clone(shared),
+            won,
+            clock,
+            coordinator,
+            holds_until,
+            streams: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            next_request: 1,
+            tasks: JoinSet::new(),
+            control: channels.control,
+            from_control: channels.from_control,
+            inbound: channels.inbound,
+            from_streams: channels.from_streams,
+        };
+        Ok((term, outputs))
+    }
+
+    pub async fn run(mut self, first: Vec<Output>) -> End {
+        let until = self.holds_until;
+        let begun = match self.perform(first) {
+            ControlFlow::Continue(()) => self.handle(Input::OfficeHolds { until }),
+            over => over,
+        };
+        let end = match begun {
+            ControlFlow::Continue(()) => self.serve().await,
+            ControlFlow::Break(end) => end,
+        };
+        // Dropping a million records takes a while; nobody should wait for it.
+        tokio::task::spawn_blocking(move || drop(self));
+        end
+    }
+
+    async fn serve(&mut self) -> End {
+        let stop = self.shared.stop.clone();
+        loop {
+            let now = self.clock.now();
+            if now >= self.holds_until {
+                // The store may have elected another by now, whether or not it answers us.
+                return End::Over("the office lease ran out before it was extended".to_owned());
+            }
+            let wake = self.coordinator.next_wake();
+            if wake.is_some_and(|wake| wake <= now)
+                && let ControlFlow::Break(end) = self.handle(Input::Tick)
+            {
+                return end;
+            }
+            let sleep = tokio::time::sleep(self.pause(now));
+            let flow = tokio::select! {
+                () = stop.cancelled() => return End::Stopped,
+                Some(control) = self.from_control.recv() => self.control(control),
+                Some((conn, event)) = self.from_streams.recv() => self.stream(ConnId(conn.0), event),
+                Some(inbound) = self.inbound.recv() => self.inbound(inbound),
+                () = sleep => ControlFlow::Continue(()),
+            };
+            if let ControlFlow::Break(end) = flow {
+                return end;
+            }
+        }
+    }
+
+    /// How long nothing needs to be done unless something comes in.
+    fn pause(&self, now: Time) -> Duration {
+        let due = self.coordinator.next_wake().map_or(Millis(u64::MAX), |wake| wake.since(now));
+        let lease = self.holds_until.since(now);
+        due.min(lease).as_duration().clamp(SLEEP_MIN, SLEEP_MAX)
+    }
+
+    fn control(&mut self, control: Control) -> ControlFlow<End> {
+        match control {
+            Control::Stored(outcome) => self.handle(Input::Stored(outcome)),
+            Control::Head { number, by } => self.handle(Input::Head { number, by }),
+            Control::Holds { until } => {
+                self.holds_until = until;
+                self.handle(Input::OfficeHolds { until })
+            }
+            Control::Lost { why } => ControlFlow::Break(End::Over(why)),
+        }
+    }
+
+    fn stream(&mut self, conn: ConnId, event: ConnEvent) -> ControlFlow<End> {
+        match event {
+            ConnEvent::Opened(outbox) => {
+                self.streams.insert(conn, outbox);
+                self.shared.metrics.streams.set(self.streams.len() as i64);
+                ControlFlow::Continue(())
+            }
+            // What a stream said before it was cut off is out of date.
+            ConnEvent::Message(_) if !self.streams.contains_key(&conn) => ControlFlow::Continue(()),
+            ConnEvent::Message(message) => self.handle(Input::Up { conn, message }),
+            ConnEvent::Closed => {
+                self.streams.remove(&conn);
+                self.shared.metrics.streams.set(self.streams.len() as i64);
+                self.handle(Input::Closed { conn })
+            }
+        }
+    }
+
+    fn inbound(&mut self, inbound: Inbound) -> ControlFlow<End> {
+        match inbound {
+            Inbound::Ask { asked, reply } => self.ask(asked, Waiting::Reply(reply)),
+            Inbound::Look { look, committed } => {
+                let release = look(&self.coordinator, self.clock.now());
+                if !committed {
+                    release();
+                    return ControlFlow::Continue(());
+                }
+                let asked = Asked { who: String::new(), from: String::new(), request: Request::Barrier };
+                self.ask(asked, Waiting::Release(release))
+            }
+        }
+    }
+
+    fn ask(&mut self, asked: Asked, waiting: Waiting) -> ControlFlow<End> {
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        self.waiting.insert(id, waiting);
+        self.handle(Input::Request { id, asked })
+    }
+
+    fn handle(&mut self, input: Input) -> ControlFlow<End> {
+        let begun = Instant::now();
+        let outputs = self.coordinator.handle(self.clock.now(), input);
+        self.shared.metrics.plan.observe(begun.elapsed().as_secs_f64());
+        self.perform(outputs)
+    }
+
+    fn perform(&mut self, outputs: Vec<Output>) -> ControlFlow<End> {
+        for output in outputs {
+            match output {
+                Output::Send { conn, message } => self.send(conn, message),
+                Output::Close { conn } => {
+                    // The stream's own task sees its end and says `Closed`.
+                    self.streams.remove(&conn);
+                }
+                Output::Reply { id, result } => match (self.waiting.remove(&id), result) {
+                    (Some(Waiting::Reply(reply)), result) => {
+                        // who asked may be gone
+                        let _gone = reply.send(result);
+                    }
+                    (Some(Waiting::Release(release)), Ok(_)) => release(),
+                    // dropped unreleased: the reader learns that the coordinator is gone
+                    (Some(Waiting::Release(_)), Err(_)) | (None, _) => {}
+                },
+                Output::Event(event) => self.event(event),
+                Output::Transact { head, ops } => self.transact(head, ops),
+                Output::ReadHead => self.read_head(),
+                Output::Resign { why } => return ControlFlow::Break(End::Over(why)),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn send(&mut self, conn: ConnId, message: Down) {
+        let Some(stream) = self.streams.get(&conn) else { return };
+        if stream.send(message).is_err() {
+            // Behind by a whole queue, or gone: `Closed` follows, and the daemon starts afresh.
+            self.streams.remove(&conn);
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        tracing::info!(kind = event.kind.as_str(), unit = event.unit, "{}", event.message);
+        if event.kind == EventKind::InstanceAllocated {
+            self.shared.metrics.placements.inc();
+            if let Some(node) = self.replaced_lost(&event) {
+                self.shared.metrics.rescheduled(node);
+            }
+        }
+        self.shared.events.push(event);
+    }
+
+    /// The node whose loss made this placement necessary.
+    fn replaced_lost(&self, event: &Event) -> Option<&str> {
+        let cluster = self.coordinator.cluster();
+        let (_, name) = event.unit.split_once('/')?;
+        let id: InstanceId = name.parse().ok()?;
+        let lost = cluster.instance(cluster.instance(id)?.replaces?)?;
+        (lost.actual == model::Actual::Lost).then(|| cluster.node(lost.node).rec.id.as_str())
+    }
+
+    fn transact(&mut self, head: u64, ops: Vec<protocol::coordinator::Op>) {
+        let (shared, won, control) = (Arc::clone(&self.shared), self.won.clone(), self.control.clone());
+        self.spawn(async move {
+            let outcome = commit::commit(&shared, &won, head, ops).await;
+            let _over = control.send(Control::Stored(outcome));
+        });
+    }
+
+    fn read_head(&mut self) {
+        let (shared, won, control) = (Arc::clone(&self.shared), self.won.clone(), self.control.clone());
+        self.spawn(async move {
+            let (number, by) = commit::read_head(&shared, &won).await;
+            let _over = control.send(Control::Head { number, by });
+        });
+    }
+
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        while self.tasks.try_join_next().is_some() {}
+        self.tasks.spawn(task);
+    }
+}
+
+fn random() -> Result<u64, String> {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => Ok(u64::from_le_bytes(bytes)),
+        Ok(n) => Err(format!("the system gave {n} random bytes of 8")),
+        Err(error) => Err(format!("no random bytes from the system: {error}")),
+    }
+}

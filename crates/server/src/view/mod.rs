@@ -1,0 +1,94 @@
+//! The JSON shapes of the API, shared with the commands: plain structs, built from the coordinator's
+//! state in its own task.
+
+mod cluster;
+mod event;
+mod instance;
+mod node;
+mod service;
+mod spec;
+mod volume;
+
+#[cfg(test)]
+mod tests;
+
+use model::{Code, Reason, Time};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub use cluster::{
+    CandidateView, CoordinatorView, DoctorView, NodeTotals, ServiceTotals, StatusView, StoreView, ViolationView,
+};
+pub(crate) use cluster::{Census, figures};
+pub use event::{EventView, ResetView};
+pub(crate) use instance::{instance_view, visible_actual};
+pub use instance::{ExitView, InstanceView};
+pub(crate) use node::node_view;
+pub use node::{CountsView, NodeView, ResourcesView, UnclaimedView};
+pub use service::{
+    AppliedView, ApplyView, BackendView, BackendsView, CountChange, RolloutView, ServiceView,
+};
+pub(crate) use service::{backends_view, service_view};
+pub use spec::{
+    CheckShape, DiskShape, EdgeShape, MigrateShape, ServiceShape, SpecFileShape, StopShape, UpdateShape,
+    VolumeShape,
+};
+pub use volume::VolumeView;
+pub(crate) use volume::volume_view;
+
+/// A list.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct List<T> {
+    pub items: Vec<T>,
+}
+
+/// Why something is not as asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReasonView {
+    /// Stable, snake_case; see docs/reasons.md.
+    pub code: String,
+    /// What it is about: `instance/web-…`, `service/web`, `node/node-1`.
+    pub unit: String,
+    /// RFC 3339.
+    pub since: Option<String>,
+    pub message: String,
+    /// What an operator can do about it.
+    pub hint: String,
+}
+
+impl ReasonView {
+    pub(crate) fn new(code: Code, unit: String, since: Option<Time>, message: Option<&str>) -> ReasonView {
+        ReasonView {
+            code: code.as_str().to_owned(),
+            unit,
+            since: since.map(rfc3339),
+            message: message.filter(|text| !text.is_empty()).unwrap_or_else(|| code.meaning().trim()).to_owned(),
+            hint: code.hint().to_owned(),
+        }
+    }
+
+    pub(crate) fn of(reason: &Reason) -> ReasonView {
+        ReasonView::new(reason.code, reason.unit.clone(), reason.since, Some(&reason.message))
+    }
+}
+
+/// The body of every error.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorView {
+    pub error: ErrorBody,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// Stable, snake_case.
+    pub code: String,
+    pub message: String,
+    #[schema(value_type = Object)]
+    pub details: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A time as programs and people read it. One that is beyond the calendar is shown as its last day.
+pub(crate) fn rfc3339(time: Time) -> String {
+    let millis = i64::try_from(time.0).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::MAX).to_string()
+}

@@ -1,0 +1,246 @@
+//! The command line: what can be asked, and the texts that explain it.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    about = "Runs services on a cluster of machines, and empties a machine without anybody noticing",
+    after_help = "Start here:\n  tidegate dev --demo          a cluster with something on it, on this machine\n  \
+                  tidegate status              what runs, and what is wrong\n  tidegate apply web.toml      run a service\n\n\
+                  Exit codes: 0 done, 1 error, 2 usage, 3 ended otherwise than asked, 4 refused."
+)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Where the cluster answers
+    #[arg(
+        long,
+        global = true,
+        env = "TIDEGATE_ADDR",
+        default_value = "http://127.0.0.1:7070",
+        value_name = "URL"
+    )]
+    pub addr: String,
+    /// Sent as a bearer token
+    #[arg(long, global = true, env = "TIDEGATE_TOKEN", hide = true, hide_env_values = true)]
+    pub token: Option<String>,
+    /// How data is printed
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
+    pub output: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Columns that fit a terminal
+    Table,
+    /// The server's answer as it is
+    Json,
+    /// More columns
+    Wide,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a cluster on this machine, for trying things out
+    #[command(
+        after_help = "Examples:\n  tidegate dev --demo\n  tidegate dev --nodes 5 --data /tmp/cluster\n  tidegate dev --ha            with a local etcd; every node may become coordinator\n\n\
+                      Ctrl-C stops everything, instances too. The next `tidegate dev` with the same --data finds\nits services again."
+    )]
+    Dev(DevArgs),
+    /// Run the daemon
+    #[command(
+        after_help = "Example:\n  tidegate run --config /etc/tidegate/node.toml\n\nSIGTERM or Ctrl-C stops the daemon; its instances run on and are found again."
+    )]
+    Run(RunArgs),
+    /// Create or update services from files; does nothing where nothing changed
+    #[command(
+        after_help = "Examples:\n  tidegate apply web.toml db.toml\n  tidegate apply --wait web.toml\n  generate-services | tidegate apply -\n\n\
+                      All files are checked before anything is sent. What a file may hold: docs/service-file.md."
+    )]
+    Apply(ApplyArgs),
+    /// Stop a service's instances and forget it
+    #[command(after_help = "Example:\n  tidegate remove service/web")]
+    Remove {
+        #[arg(value_name = "KIND/NAME")]
+        target: String,
+    },
+    /// Show the cluster, or one thing in it
+    #[command(
+        after_help = "Examples:\n  tidegate status\n  tidegate status service/web\n  tidegate status node/node-1\n  tidegate status -o json | jq ."
+    )]
+    Status {
+        #[arg(value_name = "KIND/NAME")]
+        target: Option<String>,
+    },
+    /// Nodes: the machines that run the daemon
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Instances: the runs of services on nodes
+    #[command(subcommand)]
+    Instance(InstanceCommand),
+    /// Volumes: directories of stateful services that outlive instances
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Change how many instances a service has
+    #[command(after_help = "Example:\n  tidegate scale service/web 10")]
+    Scale {
+        #[arg(value_name = "KIND/NAME")]
+        target: String,
+        #[arg(value_parser = clap::value_parser!(u32))]
+        count: u32,
+    },
+    /// Show what happened
+    #[command(
+        after_help = "Examples:\n  tidegate events\n  tidegate events --follow\n  tidegate events --since 120 -o json     one JSON object a line"
+    )]
+    Events {
+        /// Wait for what comes
+        #[arg(short, long)]
+        follow: bool,
+        /// Only what came after the event with this number
+        #[arg(long, value_name = "N")]
+        since: Option<u64>,
+    },
+    /// Check the live state against the invariants
+    #[command(after_help = "Exits with 3 if something is violated.")]
+    Doctor,
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  tidegate completions bash > /etc/bash_completion.d/tidegate")]
+    Completions { shell: clap_complete::Shell },
+    /// Holds one instance; started by the daemon
+    #[command(hide = true)]
+    Shim { dir: PathBuf },
+    /// What the demo runs
+    #[command(hide = true, subcommand)]
+    Demo(DemoCommand),
+}
+
+#[derive(Debug, Args)]
+pub struct DevArgs {
+    /// How many nodes run services
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=20))]
+    pub nodes: u16,
+    /// Where the API listens
+    #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDR")]
+    pub listen: SocketAddr,
+    /// Where everything is kept
+    #[arg(long, default_value = ".tidegate", value_name = "DIR")]
+    pub data: PathBuf,
+    /// Apply the demo services
+    #[arg(long)]
+    pub demo: bool,
+    /// Give every node all roles, over a local etcd (found in PATH)
+    #[arg(long)]
+    pub ha: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The daemon's configuration (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Listen beyond this machine without TLS and tokens: whoever reaches the port runs commands here
+    #[arg(long)]
+    pub insecure: bool,
+    /// Leave the cluster that this node remembers and join the configured one
+    #[arg(long)]
+    pub adopt: bool,
+    /// What is logged to stderr: error, warn, info, debug, trace, or a filter as in RUST_LOG
+    #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "LEVEL")]
+    pub log: String,
+    /// Stop when standard input ends: how `dev` makes sure that nothing outlives it
+    #[arg(long, hide = true)]
+    pub until_stdin_ends: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ApplyArgs {
+    /// Service files (TOML); - is standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Wait until all of it runs; exits with 3 if a release fails
+    #[arg(long)]
+    pub wait: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// All nodes
+    List,
+    /// One node and what runs there
+    Status { node: String },
+    /// Let a node take work (again)
+    Enable { node: String },
+    /// Take a node out of use at once: its instances are replaced elsewhere and stopped without waiting
+    Disable { node: String },
+    /// Vouch that everything on an offline node has stopped, so that it may start elsewhere
+    #[command(
+        after_help = "Say this only if you know it: what runs there nevertheless will run twice.\nThe node must be offline."
+    )]
+    ConfirmDead { node: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum InstanceCommand {
+    /// All instances
+    #[command(after_help = "Example:\n  tidegate instance list --service web --node node-2")]
+    List {
+        /// Only those of a service
+        #[arg(long)]
+        service: Option<String>,
+        /// Only those on a node
+        #[arg(long)]
+        node: Option<String>,
+    },
+    /// One instance
+    Status { id: String },
+    /// What an instance wrote
+    #[command(after_help = "Example:\n  tidegate instance logs -f web-1k3f9a2")]
+    Logs {
+        id: String,
+        /// Wait for what comes
+        #[arg(short, long)]
+        follow: bool,
+        /// The last lines
+        #[arg(long, default_value_t = 100, value_name = "N")]
+        lines: u32,
+    },
+    /// Stop an instance; its service starts another in its place
+    Stop { id: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// All volumes
+    List,
+    /// One volume
+    Status { volume: String },
+    /// Make a node the home of a volume, after its data was brought there
+    #[command(after_help = "Example:\n  tidegate volume attach db-data-0 --node node-2")]
+    Attach {
+        volume: String,
+        #[arg(long)]
+        node: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DemoCommand {
+    Web {
+        #[arg(long)]
+        port: u16,
+    },
+    Batch,
+    System,
+    Store,
+}

@@ -1,0 +1,115 @@
+//! `apply`: all files are right, or nothing is sent.
+
+use std::time::Duration;
+
+use model::spec::file::SpecFile;
+use reqwest::Method;
+
+use super::Asker;
+use crate::{
+    cli::{ApplyArgs, Global},
+    client::{encode, shape},
+    failure::{Failure, Outcome},
+    out,
+    service_file::{self, Source},
+    view::{Applied, Items, Service},
+};
+
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+
+pub async fn apply(global: &Global, args: ApplyArgs) -> Outcome {
+    let file = service_file::load(&args.files)?;
+    let asker = Asker::new(global)?;
+    let applied = send(&asker, &file).await?;
+    if args.wait { wait(&asker, &applied).await } else { Ok(()) }
+}
+
+/// Applies a text that is part of the program: the demo.
+pub async fn apply_text(asker: &Asker, name: &str, text: &str) -> Outcome {
+    let source = Source { name: name.to_owned(), text: text.to_owned() };
+    let file = service_file::check(&[source])?;
+    send(asker, &file).await.map(|_| ())
+}
+
+/// Returns the names that were applied.
+async fn send(asker: &Asker, file: &SpecFile) -> Outcome<Vec<String>> {
+    let body =
+        serde_json::to_value(file).map_err(|error| Failure::error(format!("cannot write JSON: {error}")))?;
+    let answer = asker.client.call(Method::POST, "/v1/apply", Some(body)).await?;
+    if asker.is_json() {
+        out::json(&answer)?;
+    } else {
+        for applied in shape::<Items<Applied>>(&answer)?.items {
+            out::line(describe(&applied, count_of(file, &applied.name)))?;
+        }
+    }
+    Ok(file.service.iter().map(|service| service.name.clone()).collect())
+}
+
+fn count_of(file: &SpecFile, name: &str) -> Option<i64> {
+    let service = file.service.iter().find(|service| service.name == name)?;
+    match service.kind.as_str() {
+        "system" => None,
+        _ => Some(service.count.unwrap_or(1)),
+    }
+}
+
+fn describe(applied: &Applied, count: Option<i64>) -> String {
+    let name = &applied.name;
+    let scaled = match (applied.from, applied.to) {
+        (Some(from), Some(to)) => Some(format!("scaled {from} -> {to}")),
+        _ => None,
+    };
+    match applied.outcome.as_str() {
+        "created" => match count {
+            None => format!("{name} created (one instance on every node)"),
+            Some(1) => format!("{name} created (1 instance)"),
+            Some(n) => format!("{name} created ({n} instances)"),
+        },
+        "updated" => {
+            let release = applied.release.map(|release| format!(" to release {release}")).unwrap_or_default();
+            let scaled = scaled.map(|text| format!(", {text}")).unwrap_or_default();
+            format!("{name} updated{release}{scaled}")
+        }
+        "scaled" => format!("{name} {}", scaled.unwrap_or_else(|| "scaled".to_owned())),
+        other => format!("{name} {other}"),
+    }
+}
+
+/// Follows until all of it runs, or a release has failed.
+async fn wait(asker: &Asker, names: &[String]) -> Outcome {
+    for name in names {
+        let mut last = String::new();
+        loop {
+            let answer = asker.client.get(&format!("/v1/services/{}", encode(name))).await?;
+            let service: Service = shape(&answer)?;
+            let rollout = &service.rollout;
+            let line = format!(
+                "{name}: release {} {}, {}/{} ready",
+                rollout.release, rollout.state, service.ready, service.count
+            );
+            if line != last {
+                out::note(&line);
+                last = line;
+            }
+            match rollout.state.as_str() {
+                "failed" => {
+                    return Err(Failure::otherwise(format!(
+                        "{name}: release {} failed: {}{}",
+                        rollout.release,
+                        rollout.reason,
+                        if rollout.message.is_empty() {
+                            String::new()
+                        } else {
+                            format!(": {}", rollout.message)
+                        }
+                    )));
+                }
+                "complete" if service.state == "ok" => break,
+                _ => {}
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+    Ok(())
+}

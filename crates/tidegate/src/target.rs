@@ -1,0 +1,76 @@
+//! What a command is about: `service/web`, `node/node-1`, `instance/web-1k3f9a2`, `volume/db-data-0`.
+
+use crate::failure::{Failure, Outcome};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Service,
+    Node,
+    Instance,
+    Volume,
+}
+
+impl Kind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Service => "service",
+            Kind::Node => "node",
+            Kind::Instance => "instance",
+            Kind::Volume => "volume",
+        }
+    }
+}
+
+/// Splits `KIND/NAME`; a bare name has no kind.
+pub fn parse(text: &str) -> Outcome<(Option<Kind>, &str)> {
+    let (kind, name) = match text.split_once('/') {
+        None => (None, text),
+        Some((kind, name)) => (Some(kind), name),
+    };
+    if name.is_empty() || name.contains('/') {
+        return Err(Failure::usage(format!("{text:?} names nothing: write KIND/NAME, like service/web")));
+    }
+    let kind = match kind {
+        None => None,
+        Some("service" | "batch" | "system") => Some(Kind::Service),
+        Some("node") => Some(Kind::Node),
+        Some("instance") => Some(Kind::Instance),
+        Some("volume") => Some(Kind::Volume),
+        Some(later @ ("feed" | "store" | "store-group" | "drain")) => {
+            return Err(Failure::usage(format!("{text:?}: this version has no {later}s yet")));
+        }
+        Some(other) => {
+            return Err(Failure::usage(format!(
+                "{text:?}: {other:?} is not a kind (service, node, instance or volume)"
+            )));
+        }
+    };
+    Ok((kind, name))
+}
+
+/// A name where only one kind makes sense; `KIND/` before it may be left out.
+pub fn expect(kind: Kind, text: &str) -> Outcome<&str> {
+    match parse(text)? {
+        (None, name) => Ok(name),
+        (Some(given), name) if given == kind => Ok(name),
+        (Some(given), _) => {
+            let (given, kind) = (given.as_str(), kind.as_str());
+            Err(Failure::usage(format!("{text:?} is a {given}; this works on a {kind}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_may_be_left_out_where_only_one_makes_sense() {
+        assert_eq!(expect(Kind::Node, "node/node-1").unwrap(), "node-1");
+        assert_eq!(expect(Kind::Node, "node-1").unwrap(), "node-1");
+        assert_eq!(expect(Kind::Node, "service/web").unwrap_err().code, 2);
+        for wrong in ["", "service/", "a/b/c", "pod/web", "feed/x"] {
+            assert_eq!(parse(wrong).unwrap_err().code, 2, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! The answering side: one stream per daemon, told to the coordinator as events.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use futures_util::{Stream, StreamExt, future::ready, stream};
+use prost::Message;
+use protocol::message::{Down, Up};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot},
+    time,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    Code, Request, Response, Status, Streaming, metadata::MetadataValue, transport::server::TcpIncoming,
+};
+
+use crate::{
+    COORDINATOR_METADATA,
+    error::{WireError, in_full},
+    limits::{
+        DOWN_BYTES_MAX, FLUSH_TIMEOUT, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, OUTBOX_CAPACITY, UP_BYTES_MAX,
+    },
+    pb::{
+        self,
+        control_server::{Control, ControlServer as GeneratedServer},
+    },
+};
+
+/// One stream of one daemon. Never given twice in the life of a [`ControlServer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// For each stream: `Opened`, then messages, then `Closed`, once each and in this order.
+#[derive(Debug)]
+// Nearly all of them are messages: to box each would save nothing.
+#[allow(clippy::large_enum_variant)]
+pub enum ConnEvent {
+    Opened(Outbox),
+    Message(Up),
+    Closed,
+}
+
+/// This daemon does not decide; `coordinator` does, as far as it knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NotCoordinator {
+    /// `host:port` of its control address.
+    pub coordinator: Option<String>,
+}
+
+/// Asked whenever a daemon dials.
+pub trait Acceptor: Send + Sync + 'static {
+    /// Where the new stream's events go. A full channel holds up the daemons, not the coordinator; when
+    /// its receiver is dropped, as on losing office, the streams that use it end.
+    fn accept(&self) -> Result<mpsc::Sender<(ConnId, ConnEvent)>, NotCoordinator>;
+}
+
+/// The way to one daemon. Never waits. The stream ends when the last clone is dropped, after what was
+/// sent.
+#[derive(Clone, Debug)]
+pub struct Outbox {
+    queue: mpsc::Sender<Down>,
+    overflown: CancellationToken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The daemon has not taken anything for too long; its stream ends.
+    #[error("the daemon does not take its messages")]
+    Full,
+    #[error("the stream has ended")]
+    Closed,
+}
+
+impl Outbox {
+    /// A daemon whose queue is full ([`OUTBOX_CAPACITY`]) is disconnected: nothing may be left out of
+    /// a stream silently, and `Closed` follows as an event.
+    pub fn send(&self, down: Down) -> Result<(), SendError> {
+        match self.queue.try_send(down) {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                self.overflown.cancel();
+                Err(SendError::Full)
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(SendError::Closed),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot serve daemons")]
+pub struct ServeError(#[source] tonic::transport::Error);
+
+#[derive(Debug)]
+pub struct ControlServer<A> {
+    acceptor: A,
+    next: AtomicU64,
+}
+
+impl<A: Acceptor> ControlServer<A> {
+    pub fn new(acceptor: A) -> ControlServer<A> {
+        ControlServer { acceptor, next: AtomicU64::new(1) }
+    }
+}
+
+/// Answers daemons until `shutdown`, which ends their streams.
+pub async fn serve<A: Acceptor>(
+    listener: TcpListener,
+    server: ControlServer<A>,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError> {
+    let control = ControlService { server: Arc::new(server), shutdown: shutdown.clone() };
+    let control = GeneratedServer::new(control)
+        .max_decoding_message_size(UP_BYTES_MAX)
+        .max_encoding_message_size(DOWN_BYTES_MAX);
+    let serving = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
+        .add_service(control)
+        .serve_with_incoming_shutdown(
+            TcpIncoming::from(listener).with_nodelay(Some(true)),
+            shutdown.clone().cancelled_owned(),
+        );
+    // A daemon that does not read would otherwise hold the shutdown until keep-alive gives it up.
+    let overdue = async {
+        shutdown.cancelled().await;
+        time::sleep(FLUSH_TIMEOUT).await;
+    };
+    tokio::select! {
+        result = serving => result.map_err(ServeError),
+        () = overdue => Ok(()),
+    }
+}
+
+struct ControlService<A> {
+    server: Arc<ControlServer<A>>,
+    shutdown: CancellationToken,
+}
+
+#[tonic::async_trait]
+impl<A: Acceptor> Control for ControlService<A> {
+    type ConnectStream = Pin<Box<dyn Stream<Item = Result<pb::Down, Status>> + Send>>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<pb::Up>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        let events = self.server.acceptor.accept().map_err(|error| not_coordinator(&error))?;
+        let conn = ConnId(self.server.next.fetch_add(1, Ordering::Relaxed));
+        // One at a time: what waits for a slow daemon stays in its bounded queue, which is freed as
+        // soon as it is disconnected; what is in here is held until the daemon reads or is gone.
+        let (wire, body) = mpsc::channel(1);
+        let (last_word, status) = oneshot::channel();
+        let peer = request.remote_addr().map(|addr| addr.to_string()).unwrap_or_default();
+        let stream = ConnStream { conn, peer, events, wire, shutdown: self.shutdown.clone() };
+        tokio::spawn(stream.run(request.into_inner(), last_word));
+        let end = stream::once(status).filter_map(|status| ready(status.ok().map(Err)));
+        Ok(Response::new(Box::pin(ReceiverStream::new(body).map(Ok).chain(end))))
+    }
+}
+
+fn not_coordinator(error: &NotCoordinator) -> Status {
+    let mut status = Status::failed_precondition("this daemon is not the coordinator");
+    // An address that no header can hold is of no use to the caller either.
+    if let Some(Ok(address)) = error.coordinator.as_deref().map(MetadataValue::try_from) {
+        status.metadata_mut().insert(COORDINATOR_METADATA, address);
+    }
+    status
+}
+
+/// How a stream ended, seen from here.
+enum Ended {
+    ByDaemon,
+    /// The coordinator dropped the outbox.
+    LetGo,
+    Malformed(String),
+    Overflown,
+    /// The coordinator made a message that no daemon would take: a mistake of ours.
+    TooLarge {
+        bytes: usize,
+    },
+    /// Nobody takes the events any more.
+    Resigned,
+    Shutdown,
+}
+
+impl Ended {
+    /// What the daemon is told; `None` is a plain end.
+    fn status(&self) -> Option<Status> {
+        match self {
+            Ended::ByDaemon | Ended::LetGo => None,
+            Ended::Malformed(why) => Some(Status::invalid_argument(why)),
+            Ended::Overflown => Some(Status::resource_exhausted("too many messages wait to be taken")),
+            Ended::TooLarge { bytes } => Some(Status::internal(format!("a message of {bytes} bytes"))),
+            Ended::Resigned => Some(not_coordinator(&NotCoordinator::default())),
+            Ended::Shutdown => Some(Status::unavailable("this daemon is stopping")),
+        }
+    }
+}
+
+struct ConnStream {
+    conn: ConnId,
+    peer: String,
+    events: mpsc::Sender<(ConnId, ConnEvent)>,
+    wire: mpsc::Sender<pb::Down>,
+    shutdown: CancellationToken,
+}
+
+impl ConnStream {
+    async fn run(self, inbound: Streaming<pb::Up>, last_word: oneshot::Sender<Status>) {
+        let (queue, waiting) = mpsc::channel(OUTBOX_CAPACITY);
+        let overflown = CancellationToken::new();
+        let outbox = Outbox { queue, overflown: overflown.clone() };
+        if self.events.send((self.conn, ConnEvent::Opened(outbox))).await.is_err() {
+            drop(last_word.send(not_coordinator(&NotCoordinator::default())));
+            return;
+        }
+        let ended = tokio::select! {
+            ended = self.read(inbound) => ended,
+            ended = self.write(waiting) => ended,
+            () = overflown.cancelled() => Ended::Overflown,
+            () = self.events.closed() => Ended::Resigned,
+            () = self.shutdown.cancelled() => Ended::Shutdown,
+        };
+        self.log(&ended);
+        let ConnStream { conn, events, wire, .. } = self;
+        if let Some(status) = ended.status() {
+            drop(last_word.send(status));
+        }
+        drop(wire);
+        // Nobody is left to be told if this fails.
+        drop(events.send((conn, ConnEvent::Closed)).await);
+    }
+
+    async fn read(&self, mut inbound: Streaming<pb::Up>) -> Ended {
+        loop {
+            let up = match inbound.message().await {
+                Ok(Some(up)) => up,
+                Ok(None) => return Ended::ByDaemon,
+                Err(status) => return unreadable(&status),
+            };
+            let up = match Up::try_from(up) {
+                Ok(up) => up,
+                Err(error) => return malformed(&error),
+            };
+            if self.events.send((self.conn, ConnEvent::Message(up))).await.is_err() {
+                return Ended::Resigned;
+            }
+        }
+    }
+
+    async fn write(&self, mut waiting: mpsc::Receiver<Down>) -> Ended {
+        loop {
+            let down = tokio::select! {
+                down = waiting.recv() => down,
+                () = self.wire.closed() => return Ended::ByDaemon,
+            };
+            let Some(down) = down else { return Ended::LetGo };
+            let down = pb::Down::from(&down);
+            let bytes = down.encoded_len();
+            if bytes > DOWN_BYTES_MAX {
+                return Ended::TooLarge { bytes };
+            }
+            if self.wire.send(down).await.is_err() {
+                return Ended::ByDaemon;
+            }
+        }
+    }
+
+    fn log(&self, ended: &Ended) {
+        let (conn, peer) = (self.conn.0, self.peer.as_str());
+        match ended {
+            Ended::Malformed(error) => tracing::warn!(conn, peer, error, "message of a daemon refused"),
+            Ended::Overflown => {
+                tracing::warn!(conn, peer, "a daemon does not take its messages: disconnected")
+            }
+            Ended::TooLarge { bytes } => {
+                tracing::error!(conn, peer, bytes, max = DOWN_BYTES_MAX, "message to a daemon is too large");
+            }
+            Ended::ByDaemon => tracing::debug!(conn, peer, "a daemon hung up"),
+            Ended::LetGo | Ended::Resigned | Ended::Shutdown => {
+                tracing::debug!(conn, peer, "stream of a daemon ended");
+            }
+        }
+    }
+}
+
+fn malformed(error: &WireError) -> Ended {
+    Ended::Malformed(in_full(error))
+}
+
+/// Bytes that are no message, or too many of them, come as these codes; the rest is a daemon that is
+/// gone.
+fn unreadable(status: &Status) -> Ended {
+    match status.code() {
+        Code::Internal | Code::OutOfRange | Code::Unimplemented => {
+            Ended::Malformed(status.message().to_owned())
+        }
+        _ => Ended::ByDaemon,
+    }
+}

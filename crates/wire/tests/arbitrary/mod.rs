@@ -1,0 +1,273 @@
+//! Messages of every shape that `protocol` can make.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use model::{
+    ALL_CODES, Actual, ClusterId, Code, Exit, InstanceId, Kind, Life, MemoryCaps, Millis, NodeId,
+    ProcessEpoch, Resources, Roles, ServiceName, ServiceSpec, Term, VolumeId,
+    spec::{Check, Disk, EdgeSpec, Migrate, Probe, Signal, Stop, Update, VolumeSpec},
+};
+use proptest::{
+    collection::{btree_map, vec},
+    option,
+    prelude::*,
+    sample::select,
+    strategy::ValueTree,
+    test_runner::TestRunner,
+};
+use protocol::{
+    Timing,
+    message::{
+        Backend, BackendSet, Down, DownBody, EdgeReport, Heartbeat, HeartbeatAnswer, Hello, Inventory, Order,
+        Refusal, Run, SetRevision, Sets, Status, Up, UpBody, VolumeOrder, Welcome, What,
+    },
+};
+
+pub fn example<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>) -> T {
+    strategy.new_tree(&mut TestRunner::deterministic()).unwrap().current()
+}
+
+fn name() -> impl Strategy<Value = String> {
+    "[a-z]([a-z0-9-]{0,20}[a-z0-9])?"
+}
+
+fn service() -> impl Strategy<Value = ServiceName> {
+    name().prop_map(|name| ServiceName::new(&name))
+}
+
+fn words() -> impl Strategy<Value = String> {
+    "\\PC{0,40}"
+}
+
+fn address() -> impl Strategy<Value = String> {
+    "[a-z0-9.]{1,30}:[0-9]{1,5}"
+}
+
+fn instance() -> impl Strategy<Value = InstanceId> {
+    any::<u64>().prop_map(InstanceId)
+}
+
+fn code() -> impl Strategy<Value = Code> {
+    select(ALL_CODES)
+}
+
+/// As long as a specification allows.
+fn span() -> impl Strategy<Value = Millis> {
+    (10..=model::spec::DURATION_MAX.0).prop_map(Millis)
+}
+
+pub fn up() -> impl Strategy<Value = Up> {
+    let body = prop_oneof![
+        hello().prop_map(UpBody::Hello),
+        heartbeat().prop_map(UpBody::Heartbeat),
+        Just(UpBody::Goodbye),
+    ];
+    (any::<u64>(), body).prop_map(|(seq, body)| Up { seq, body })
+}
+
+fn hello() -> impl Strategy<Value = Hello> {
+    let node = ("[A-Za-z0-9._-]{1,40}", any::<u64>(), any::<[bool; 3]>(), btree_map(words(), words(), 0..4));
+    let caps = prop_oneof![
+        Just(MemoryCaps::CgroupV2),
+        Just(MemoryCaps::CgroupV1),
+        words().prop_map(MemoryCaps::None),
+    ];
+    let place = (any::<[u64; 2]>(), "[a-z.]{0,40}", address(), caps);
+    let inventory = (service(), status()).prop_map(|(service, status)| Inventory { service, status });
+    (node, place, option::of(any::<u64>()), vec(inventory, 0..4), edge_report()).prop_map(
+        |((node, life, roles, labels), (capacity, host, api, memory_caps), cluster, inventory, edge)| Hello {
+            node: NodeId::new(&node),
+            life: Life(life),
+            roles: Roles { coordinator: roles[0], worker: roles[1], edge: roles[2] },
+            labels,
+            capacity: Resources { memory: capacity[0], cpu: capacity[1] },
+            host,
+            api,
+            memory_caps,
+            cluster: cluster.map(ClusterId),
+            inventory,
+            edge,
+        },
+    )
+}
+
+fn heartbeat() -> impl Strategy<Value = Heartbeat> {
+    (any::<u64>(), vec(status(), 0..4), vec(instance(), 0..4), option::of(code()), edge_report()).prop_map(
+        |(epoch, statuses, forgotten, degraded, edge)| Heartbeat {
+            epoch: ProcessEpoch(epoch),
+            statuses,
+            forgotten,
+            degraded,
+            edge,
+        },
+    )
+}
+
+fn revision() -> impl Strategy<Value = SetRevision> {
+    any::<[u64; 2]>().prop_map(|[term, number]| SetRevision { term: Term(term), number })
+}
+
+fn edge_report() -> impl Strategy<Value = EdgeReport> {
+    (option::of(revision()), vec((any::<u16>(), words()), 0..3))
+        .prop_map(|(serves, failed)| EdgeReport { serves, failed })
+}
+
+fn status() -> impl Strategy<Value = Status> {
+    let actual = select(vec![
+        Actual::Pending,
+        Actual::Starting,
+        Actual::Ready,
+        Actual::Unready,
+        Actual::Stopping,
+        Actual::Stopped,
+        Actual::Failed,
+        Actual::Lost,
+    ]);
+    let exit = prop_oneof![
+        any::<i32>().prop_map(Exit::Code),
+        any::<i32>().prop_map(Exit::Signal),
+        Just(Exit::Unknown),
+    ];
+    let numbers = (instance(), any::<u64>(), any::<u32>(), actual, any::<u32>(), option::of(any::<u32>()));
+    let words = (option::of(code()), option::of(words()), option::of(exit), option::of(any::<u64>()));
+    (numbers, vec(any::<u16>(), 0..4), words).prop_map(
+        |((instance, number, order, actual, restarts, pid), ports, (reason, message, exit, healthy_for))| {
+            let healthy_for = healthy_for.map(Millis);
+            Status {
+                instance,
+                number,
+                order,
+                actual,
+                restarts,
+                pid,
+                ports,
+                reason,
+                message,
+                exit,
+                healthy_for,
+            }
+        },
+    )
+}
+
+pub fn down() -> impl Strategy<Value = Down> {
+    let why = select(vec![Refusal::NodeIdInUse, Refusal::NotCoordinator]);
+    let stored = vec((instance(), any::<u64>()), 0..4);
+    let body = prop_oneof![
+        (any::<u64>(), timing(), any::<bool>()).prop_map(|(epoch, timing, foreign)| {
+            DownBody::Welcome(Welcome { epoch: ProcessEpoch(epoch), timing, foreign })
+        }),
+        (why, words()).prop_map(|(why, message)| DownBody::Refused { why, message }),
+        (any::<u64>(), stored)
+            .prop_map(|(heartbeat, stored)| DownBody::Answer(HeartbeatAnswer { heartbeat, stored })),
+        vec(order(), 0..4).prop_map(DownBody::Orders),
+        sets().prop_map(DownBody::Sets),
+    ];
+    (any::<[u64; 3]>(), body).prop_map(|([seq, cluster, term], body)| Down {
+        seq,
+        cluster: ClusterId(cluster),
+        term: Term(term),
+        body,
+    })
+}
+
+fn timing() -> impl Strategy<Value = Timing> {
+    (10..1_000_000u64, 1_000..1_000_000u64, 1..1_000_000u64, any::<u32>()).prop_map(
+        |(heartbeat, lease, more, last)| Timing {
+            heartbeat: Millis(heartbeat),
+            lease: Millis(lease),
+            degraded_after: Millis(2 * heartbeat),
+            fence_after: Millis(lease + more),
+            offline_after: Millis(lease + 2 * more + 2 * heartbeat),
+            last_node_after: Millis(u64::from(last) / 2),
+        },
+    )
+}
+
+fn order() -> impl Strategy<Value = Order> {
+    let what = prop_oneof![
+        3 => run().prop_map(|run| What::Run(Arc::new(run))),
+        1 => Just(What::Drain),
+        1 => Just(What::Stop),
+        1 => Just(What::Forget),
+    ];
+    (instance(), any::<u32>(), what).prop_map(|(instance, revision, what)| Order { instance, revision, what })
+}
+
+pub fn run() -> impl Strategy<Value = Run> {
+    let volume = ("[a-z0-9-]{1,60}", any::<bool>())
+        .prop_map(|(id, expected)| VolumeOrder { id: VolumeId::new(&id), expected });
+    (service(), any::<u32>(), option::of(any::<u32>()), option::of(volume), spec()).prop_map(
+        |(service, release, slot, volume, spec)| Run { service, release, slot, volume, spec: Arc::new(spec) },
+    )
+}
+
+/// Without `$`, which stands for a variable.
+fn plain() -> impl Strategy<Value = String> {
+    "[^$\\x00]{0,20}"
+}
+
+fn argv() -> impl Strategy<Value = Vec<String>> {
+    ("/[a-z]{1,10}", vec(plain(), 0..4)).prop_map(|(program, arguments)| [vec![program], arguments].concat())
+}
+
+fn check() -> impl Strategy<Value = Check> {
+    let probe = prop_oneof![
+        "/[a-z?=]{0,20}".prop_map(|path| Probe::Http { path, port: "http".to_owned() }),
+        Just(Probe::Tcp { port: "http".to_owned() }),
+        argv().prop_map(Probe::Command),
+    ];
+    (probe, span(), span()).prop_map(|(probe, interval, timeout)| Check { probe, interval, timeout })
+}
+
+fn spec() -> impl Strategy<Value = ServiceSpec> {
+    let kind = select(vec![Kind::Service, Kind::Batch, Kind::System]);
+    let what = (kind, argv(), btree_map("[A-Z_]{1,10}", plain(), 0..3), btree_map(name(), words(), 0..3));
+    let size = ((1u64 << 20)..(1 << 50), 0..=1_000_000u32);
+    let migrate =
+        (1..=10_000u32, span(), span(), any::<bool>()).prop_map(|(max_parallel, min, deadline, surge)| {
+            Migrate { max_parallel, min_healthy_time: min, healthy_deadline: deadline, surge }
+        });
+    let update = (1..=10_000u32, span(), any::<bool>())
+        .prop_map(|(max_parallel, healthy_deadline, surge)| Update { max_parallel, healthy_deadline, surge });
+    let stop = (select(Signal::ALL.to_vec()), span()).prop_map(|(signal, grace)| Stop { signal, grace });
+    let parts = (option::of(check()), option::of(1..=u16::MAX), option::of(name()), any::<[bool; 2]>());
+    (what, size, stop, migrate, update, parts).prop_map(
+        |((kind, command, env, constraints), (memory, cpu), stop, migrate, update, parts)| {
+            let (check, listen, volume, [disk, rerun]) = parts;
+            let constraints: BTreeMap<_, _> = constraints;
+            let edge = listen.filter(|_| kind == Kind::Service);
+            let volume = volume.filter(|_| kind == Kind::Service);
+            ServiceSpec {
+                kind,
+                command,
+                env,
+                memory,
+                cpu,
+                ports: vec!["http".to_owned(), "admin-2".to_owned()],
+                check,
+                edge: edge.map(|listen| EdgeSpec { port: "http".to_owned(), listen }),
+                stop,
+                migrate,
+                update,
+                volume: volume.map(|name| VolumeSpec { name }),
+                disk: Disk { migrate: disk },
+                rerun,
+                constraints,
+            }
+        },
+    )
+}
+
+fn sets() -> impl Strategy<Value = Sets> {
+    let backend = (instance(), address()).prop_map(|(instance, address)| Backend { instance, address });
+    let set = (service(), option::of(any::<u16>()), any::<u64>(), vec(backend, 0..4)).prop_map(
+        |(service, listen, grace, backends)| BackendSet { service, listen, grace: Millis(grace), backends },
+    );
+    (revision(), revision(), any::<bool>(), vec(set, 0..4)).prop_map(|(revision, since, full, sets)| Sets {
+        revision,
+        since,
+        full,
+        sets,
+    })
+}
