@@ -1,4 +1,5 @@
 //! The edge over real sockets on loopback.
+#![allow(clippy::unwrap_used)] // helpers of tests are not seen as tests by the lint
 
 use std::{
     net::{Ipv4Addr, SocketAddr},

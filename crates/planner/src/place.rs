@@ -6,7 +6,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, BinaryHeap},
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
 };
 
 use model::{Candidate, Cluster, Code, NodeIx, ServiceIx, ServiceSpec, units::format_bytes};
@@ -50,25 +50,33 @@ type Score = (bool, u32, u32, model::NodeId, NodeIx);
 
 /// Places instances of one service, one after the other, with each applied before the next is asked for.
 pub struct Placer {
-    service: ServiceIx,
     spec: std::sync::Arc<ServiceSpec>,
     /// Nodes on which it failed lately: taken only if there is no other.
     avoid: BTreeSet<NodeIx>,
+    /// How many of the service are on each node and will stay.
+    on: BTreeMap<NodeIx, u32>,
     bulk: Option<BinaryHeap<Reverse<Score>>>,
 }
 
 impl Placer {
+    /// `leaving` are the nodes of instances that are about to be replaced: they are there now, and
+    /// will not be when it matters.
     pub fn new(
         cluster: &Cluster,
         service: ServiceIx,
         spec: std::sync::Arc<ServiceSpec>,
         avoid: BTreeSet<NodeIx>,
+        leaving: impl Iterator<Item = NodeIx>,
         how_many: usize,
     ) -> Placer {
-        let mut placer = Placer { service, spec, avoid, bulk: None };
+        let mut on = cluster.service(service).map(|entry| entry.on.clone()).unwrap_or_default();
+        for node in leaving {
+            on.entry(node).and_modify(|count| *count = count.saturating_sub(1));
+        }
+        let mut placer = Placer { spec, avoid, on, bulk: None };
         if how_many >= BULK_MIN {
             let nodes = cluster.place_index().class(&placer.spec.constraints);
-            let scores = nodes.into_iter().flatten().map(|node| Reverse(placer.score(cluster, node)));
+            let scores = nodes.into_iter().flatten().map(|node| Reverse(placer.score(node)));
             placer.bulk = Some(scores.collect());
         }
         placer
@@ -80,12 +88,14 @@ impl Placer {
             Some(_) => self.next_in_bulk(cluster),
             None => self.search(cluster),
         };
-        found.ok_or_else(|| explain(cluster, &self.spec))
+        let node = found.ok_or_else(|| explain(cluster, &self.spec))?;
+        *self.on.entry(node).or_insert(0) += 1;
+        Ok(node)
     }
 
-    fn score(&self, cluster: &Cluster, node: &Candidate) -> Score {
-        let on = cluster.service(self.service).and_then(|entry| entry.on.get(&node.ix)).copied();
-        (self.avoid.contains(&node.ix), on.unwrap_or(0), node.utilisation, node.id.clone(), node.ix)
+    fn score(&self, node: &Candidate) -> Score {
+        let on = self.on.get(&node.ix).copied().unwrap_or(0);
+        (self.avoid.contains(&node.ix), on, node.utilisation, node.id.clone(), node.ix)
     }
 
     /// Walks the nodes from the least utilised on; the first without this service is the one.
@@ -96,7 +106,7 @@ impl Placer {
             if !fits(cluster, node.ix, &self.spec) {
                 continue;
             }
-            let score = self.score(cluster, node);
+            let score = self.score(node);
             if !score.0 && score.1 == 0 {
                 return Some(node.ix);
             }
@@ -113,7 +123,7 @@ impl Placer {
             let Reverse(score) = heap.pop()?;
             let ix = score.4;
             let node = Candidate { utilisation: cluster.utilisation(ix), id: score.3.clone(), ix };
-            let fresh = self.score(cluster, &node);
+            let fresh = self.score(&node);
             let unchanged = fresh == score;
             if !fits(cluster, ix, &self.spec) {
                 continue;

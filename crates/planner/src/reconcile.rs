@@ -153,22 +153,18 @@ impl Plan<'_, '_> {
     }
 
     /// Places up to `how_many` instances of a release; stops at the first that finds no place.
-    pub fn place(
-        &mut self,
-        release: u32,
-        how_many: usize,
-        mut replaces: impl Iterator<Item = InstanceId>,
-    ) -> Result<(), NotPlaced> {
+    pub fn place(&mut self, release: u32, how_many: usize, replaces: &[InstanceId]) -> Result<(), NotPlaced> {
         if how_many == 0 {
             return Ok(());
         }
         self.backoff(release, None)?;
         let spec = self.service_rec().spec_of(release).clone();
         let avoid = self.failed_lately(release);
-        let mut placer = Placer::new(self.txn, self.service, spec.clone(), avoid, how_many);
-        for _ in 0..how_many {
+        let leaving = replaces.iter().filter_map(|id| self.txn.instance(*id)).map(|instance| instance.node);
+        let mut placer = Placer::new(self.txn, self.service, spec.clone(), avoid, leaving, how_many);
+        for nth in 0..how_many {
             let node = placer.next(self.txn).map_err(NotPlaced::Wait)?;
-            self.put_new(release, &spec, node, None, replaces.next())?;
+            self.put_new(release, &spec, node, None, replaces.get(nth).copied())?;
         }
         Ok(())
     }
@@ -190,7 +186,8 @@ impl Plan<'_, '_> {
     pub fn choose_node(&mut self, release: u32) -> Result<NodeIx, NotPlaced> {
         let spec = self.service_rec().spec_of(release).clone();
         let avoid = self.failed_lately(release);
-        Placer::new(self.txn, self.service, spec, avoid, 1).next(self.txn).map_err(NotPlaced::Wait)
+        let none = std::iter::empty();
+        Placer::new(self.txn, self.service, spec, avoid, none, 1).next(self.txn).map_err(NotPlaced::Wait)
     }
 
     fn put_new(

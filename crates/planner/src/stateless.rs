@@ -132,7 +132,7 @@ fn fill(plan: &mut Plan<'_, '_>) -> Option<Code> {
         // One that is on its way out still runs: its place is free when its node says so.
         false => count.saturating_sub(total + leaving(plan)),
     };
-    match plan.place(release, places, replaced.into_iter()) {
+    match plan.place(release, places, &replaced) {
         Ok(()) => None,
         Err(why) => {
             let missing = places.min(count);

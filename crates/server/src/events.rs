@@ -19,8 +19,6 @@ const BATCH_MAX: usize = 256;
 #[derive(Default)]
 struct Ring {
     term: Term,
-    /// The number before the first of this term.
-    base: u64,
     /// The number of the oldest that is kept, minus one.
     floor: u64,
     kept: VecDeque<Arc<Event>>,
@@ -57,7 +55,7 @@ impl EventLog {
     /// must not take the gap for silence.
     pub fn begin(&self, term: Term) {
         let base = term.0.saturating_mul(1 << COUNT_BITS).min(u64::MAX / 2);
-        *self.lock() = Ring { term, base, floor: base, kept: VecDeque::new(), open: true };
+        *self.lock() = Ring { term, floor: base, kept: VecDeque::new(), open: true };
         self.wake();
     }
 

@@ -93,13 +93,25 @@ impl Metrics {
         registry.register("instances", "Instances by actual state", self.instances.clone());
         registry.register("unclaimed", "What runs on nodes and is in no record", self.unclaimed.clone());
         registry.register("placements", "Instances placed", self.placements.clone());
-        registry.register("reschedules", "Instances placed anew because of a lost node", self.reschedules.clone());
+        registry.register(
+            "reschedules",
+            "Instances placed anew because of a lost node",
+            self.reschedules.clone(),
+        );
         registry.register("plan_seconds", "Time to decide on one input", self.plan.clone());
         registry.register("commit_seconds", "Time to commit one transaction", self.commit.clone());
         registry.register("streams", "Daemons connected", self.streams.clone());
-        registry.register("heartbeat_age_seconds", "Time since the last heartbeat", self.heartbeat_age.clone());
+        registry.register(
+            "heartbeat_age_seconds",
+            "Time since the last heartbeat",
+            self.heartbeat_age.clone(),
+        );
         registry.register("edges", "Nodes with the edge role", self.edges.clone());
-        registry.register("edges_behind", "Edges that do not serve the newest sets", self.edges_behind.clone());
+        registry.register(
+            "edges_behind",
+            "Edges that do not serve the newest sets",
+            self.edges_behind.clone(),
+        );
     }
 
     pub fn rescheduled(&self, node: &str) {

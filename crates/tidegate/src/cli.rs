@@ -120,6 +120,12 @@ pub enum Command {
     /// Holds one instance; started by the daemon
     #[command(hide = true)]
     Shim { dir: PathBuf },
+    /// Runs a command until standard input ends; how `dev` makes sure that nothing outlives it
+    #[command(hide = true)]
+    Leash {
+        #[arg(trailing_var_arg = true, required = true)]
+        command: Vec<String>,
+    },
     /// What the demo runs
     #[command(hide = true, subcommand)]
     Demo(DemoCommand),

@@ -7,13 +7,16 @@ mod cli;
 mod client;
 mod commands;
 mod config;
+mod demo;
 mod failure;
+mod leash;
+mod lock;
 mod out;
 mod run;
 mod service_file;
+mod stop;
 mod target;
 mod toml_at;
-mod view;
 
 use std::process::ExitCode;
 

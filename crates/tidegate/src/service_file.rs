@@ -20,9 +20,14 @@ const FILE_BYTES_MAX: u64 = SPEC_BYTES_MAX as u64;
 
 /// What one file holds, by the name messages call it.
 #[derive(Debug)]
-pub struct Source {
-    pub name: String,
-    pub text: String,
+struct Source {
+    name: String,
+    text: String,
+}
+
+/// Checks a text that is part of the program.
+pub fn check_text(name: &str, text: &str) -> Outcome<SpecFile> {
+    check(&[Source { name: name.to_owned(), text: text.to_owned() }])
 }
 
 /// Reads and checks all files; `-` is standard input.
@@ -32,7 +37,7 @@ pub fn load(paths: &[PathBuf]) -> Outcome<SpecFile> {
 }
 
 /// Checks all sources together: the same name twice is a mistake wherever the two stand.
-pub fn check(sources: &[Source]) -> Outcome<SpecFile> {
+fn check(sources: &[Source]) -> Outcome<SpecFile> {
     let mut all = SpecFile::default();
     let mut places: BTreeMap<String, String> = BTreeMap::new();
     for source in sources {
@@ -96,7 +101,7 @@ fn read(path: &Path) -> Outcome<Source> {
         (name, bytes)
     };
     if bytes.len() as u64 >= FILE_BYTES_MAX {
-        return Err(Failure::error(format!("{name}: is larger than 1MiB; split it into several files")));
+        return Err(Failure::error(format!("{name}: has 1MiB or more; split it into several files")));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

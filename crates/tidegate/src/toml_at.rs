@@ -42,7 +42,7 @@ impl<'t> Document<'t> {
             Ok(tree) => Ok(Document { name, text, tree }),
             Err(error) => {
                 let offset = error.span().map_or(0, |span| span.start);
-                let message = error.message().replace('`', "\"");
+                let message = error.message().replace(", expected literal string", "").replace('`', "\"");
                 Err(format!("{}: {}", place(name, text, offset), one_line(&message)))
             }
         }

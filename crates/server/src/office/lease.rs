@@ -12,7 +12,12 @@ use crate::Clock;
 
 /// Extends the office at a third of its lease until it is lost or the task is dropped. What is
 /// granted counts from before it was asked for: the store's clock started no earlier.
-pub(super) async fn keep(shared: Arc<Shared>, won: Won, clock: Clock, control: mpsc::UnboundedSender<Control>) {
+pub(super) async fn keep(
+    shared: Arc<Shared>,
+    won: Won,
+    clock: Clock,
+    control: mpsc::UnboundedSender<Control>,
+) {
     let lease = won.valid_for;
     let mut pause = lease / 3;
     loop {

@@ -66,7 +66,11 @@ fn write_addresses(api: &str, rpc: &str) -> String {
 pub(crate) fn read_addresses(line: &str) -> (String, String) {
     let find = |key: &str| {
         let words = line.split_whitespace().filter_map(|word| word.split_once('='));
-        words.into_iter().find(|(name, _)| *name == key).map(|(_, value)| value.to_owned()).unwrap_or_default()
+        words
+            .into_iter()
+            .find(|(name, _)| *name == key)
+            .map(|(_, value)| value.to_owned())
+            .unwrap_or_default()
     };
     (find("api"), find("rpc"))
 }

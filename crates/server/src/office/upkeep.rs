@@ -21,7 +21,9 @@ pub(super) async fn upkeep(shared: Arc<Shared>) {
             Ok(status) => {
                 let was = shared.space_alarm.swap(status.space_alarm, Ordering::Relaxed);
                 if status.space_alarm && !was {
-                    tracing::error!("the store is out of space: raise its quota or compact and defragment it");
+                    tracing::error!(
+                        "the store is out of space: raise its quota or compact and defragment it"
+                    );
                 }
                 if look % looks_per_compaction == 0 {
                     if let Some(revision) = compact_to

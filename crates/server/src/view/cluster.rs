@@ -94,11 +94,17 @@ pub(crate) struct Census {
 
 impl Census {
     /// One part: the services after `after`, until enough instances were looked at.
-    pub fn part(coordinator: &Coordinator, _now: Time, after: Option<ServiceName>) -> Slice<Census, ServiceName> {
+    pub fn part(
+        coordinator: &Coordinator,
+        _now: Time,
+        after: Option<ServiceName>,
+    ) -> Slice<Census, ServiceName> {
         let cluster = coordinator.cluster();
         let (mut census, mut looked, mut last) = (Census::default(), 0, None);
         let services = cluster.services();
-        for (ix, entry) in services.skip_while(|(_, entry)| after.as_ref().is_some_and(|after| entry.rec.name <= *after)) {
+        for (ix, entry) in
+            services.skip_while(|(_, entry)| after.as_ref().is_some_and(|after| entry.rec.name <= *after))
+        {
             if looked > CENSUS_INSTANCES {
                 return Slice { items: vec![census], next: last };
             }

@@ -70,9 +70,9 @@ pub(crate) fn instance_view(cluster: &Cluster, instance: &Instance) -> InstanceV
     let id = cluster.instance_name(instance);
     let names = service.map(|entry| entry.rec.spec_of(instance.release).ports.clone()).unwrap_or_default();
     let since = instance.ended_at.or(instance.healthy_since);
-    let reason = instance.reason.map(|code| {
-        ReasonView::new(code, format!("instance/{id}"), since, instance.message.as_deref())
-    });
+    let reason = instance
+        .reason
+        .map(|code| ReasonView::new(code, format!("instance/{id}"), since, instance.message.as_deref()));
     let replaced = instance.replaces.map(|old| match (cluster.instance(old), service) {
         (Some(old), _) => cluster.instance_name(old),
         (None, Some(entry)) => old.named(&entry.rec.name),

@@ -17,17 +17,16 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use cluster::{
-    CandidateView, CoordinatorView, DoctorView, NodeTotals, ServiceTotals, StatusView, StoreView, ViolationView,
+    CandidateView, CoordinatorView, DoctorView, NodeTotals, ServiceTotals, StatusView, StoreView,
+    ViolationView,
 };
 pub(crate) use cluster::{Census, figures};
 pub use event::{EventView, ResetView};
-pub(crate) use instance::{instance_view, visible_actual};
 pub use instance::{ExitView, InstanceView};
+pub(crate) use instance::{instance_view, visible_actual};
 pub(crate) use node::node_view;
 pub use node::{CountsView, NodeView, ResourcesView, UnclaimedView};
-pub use service::{
-    AppliedView, ApplyView, BackendView, BackendsView, CountChange, RolloutView, ServiceView,
-};
+pub use service::{AppliedView, ApplyView, BackendView, BackendsView, CountChange, RolloutView, ServiceView};
 pub(crate) use service::{backends_view, service_view};
 pub use spec::{
     CheckShape, DiskShape, EdgeShape, MigrateShape, ServiceShape, SpecFileShape, StopShape, UpdateShape,
@@ -62,7 +61,10 @@ impl ReasonView {
             code: code.as_str().to_owned(),
             unit,
             since: since.map(rfc3339),
-            message: message.filter(|text| !text.is_empty()).unwrap_or_else(|| code.meaning().trim()).to_owned(),
+            message: message
+                .filter(|text| !text.is_empty())
+                .unwrap_or_else(|| code.meaning().trim())
+                .to_owned(),
             hint: code.hint().to_owned(),
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use model::spec::file::SpecFile;
 use reqwest::Method;
+use server::view::{AppliedView, ApplyView, ServiceView};
 
 use super::Asker;
 use crate::{
@@ -11,8 +12,7 @@ use crate::{
     client::{encode, shape},
     failure::{Failure, Outcome},
     out,
-    service_file::{self, Source},
-    view::{Applied, Items, Service},
+    service_file,
 };
 
 const LOOK_EVERY: Duration = Duration::from_millis(300);
@@ -24,22 +24,15 @@ pub async fn apply(global: &Global, args: ApplyArgs) -> Outcome {
     if args.wait { wait(&asker, &applied).await } else { Ok(()) }
 }
 
-/// Applies a text that is part of the program: the demo.
-pub async fn apply_text(asker: &Asker, name: &str, text: &str) -> Outcome {
-    let source = Source { name: name.to_owned(), text: text.to_owned() };
-    let file = service_file::check(&[source])?;
-    send(asker, &file).await.map(|_| ())
-}
-
 /// Returns the names that were applied.
-async fn send(asker: &Asker, file: &SpecFile) -> Outcome<Vec<String>> {
+pub async fn send(asker: &Asker, file: &SpecFile) -> Outcome<Vec<String>> {
     let body =
         serde_json::to_value(file).map_err(|error| Failure::error(format!("cannot write JSON: {error}")))?;
     let answer = asker.client.call(Method::POST, "/v1/apply", Some(body)).await?;
     if asker.is_json() {
         out::json(&answer)?;
     } else {
-        for applied in shape::<Items<Applied>>(&answer)?.items {
+        for applied in shape::<ApplyView>(&answer)?.items {
             out::line(describe(&applied, count_of(file, &applied.name)))?;
         }
     }
@@ -54,12 +47,9 @@ fn count_of(file: &SpecFile, name: &str) -> Option<i64> {
     }
 }
 
-fn describe(applied: &Applied, count: Option<i64>) -> String {
+fn describe(applied: &AppliedView, count: Option<i64>) -> String {
     let name = &applied.name;
-    let scaled = match (applied.from, applied.to) {
-        (Some(from), Some(to)) => Some(format!("scaled {from} -> {to}")),
-        _ => None,
-    };
+    let scaled = applied.count.map(|count| format!("scaled {} -> {}", count.from, count.to));
     match applied.outcome.as_str() {
         "created" => match count {
             None => format!("{name} created (one instance on every node)"),
@@ -82,7 +72,7 @@ async fn wait(asker: &Asker, names: &[String]) -> Outcome {
         let mut last = String::new();
         loop {
             let answer = asker.client.get(&format!("/v1/services/{}", encode(name))).await?;
-            let service: Service = shape(&answer)?;
+            let service: ServiceView = shape(&answer)?;
             let rollout = &service.rollout;
             let line = format!(
                 "{name}: release {} {}, {}/{} ready",
@@ -94,16 +84,10 @@ async fn wait(asker: &Asker, names: &[String]) -> Outcome {
             }
             match rollout.state.as_str() {
                 "failed" => {
-                    return Err(Failure::otherwise(format!(
-                        "{name}: release {} failed: {}{}",
-                        rollout.release,
-                        rollout.reason,
-                        if rollout.message.is_empty() {
-                            String::new()
-                        } else {
-                            format!(": {}", rollout.message)
-                        }
-                    )));
+                    let code = rollout.reason.as_deref().unwrap_or("unknown");
+                    let why = rollout.message.as_deref().map(|text| format!(": {text}")).unwrap_or_default();
+                    let release = rollout.release;
+                    return Err(Failure::otherwise(format!("{name}: release {release} failed: {code}{why}")));
                 }
                 "complete" if service.state == "ok" => break,
                 _ => {}

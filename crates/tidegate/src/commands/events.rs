@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use server::view::{EventView, ResetView};
+
 use super::Asker;
-use crate::{failure::Outcome, out, view::Event};
+use crate::{failure::Outcome, out};
 
 /// Without `--follow`: the server has sent what it keeps once it is silent for this long.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -106,15 +108,18 @@ fn print(asker: &Asker, frame: &Frame) -> Outcome {
     if asker.is_json() {
         return out::line(&frame.data);
     }
-    let event: Event = serde_json::from_str(&frame.data).unwrap_or_default();
-    let kind = if event.kind.is_empty() { &frame.event } else { &event.kind };
-    let time = event.at.split_once('T').map_or(event.at.as_str(), |(_, time)| time);
+    if frame.event == "reset" && serde_json::from_str::<ResetView>(&frame.data).is_ok() {
+        out::note("some events are no longer kept; what follows is what is");
+        return Ok(());
+    }
+    let Ok(EventView { number, kind, at, unit, message, .. }) = serde_json::from_str(&frame.data) else {
+        return out::line(&frame.data);
+    };
+    let time = at.split_once('T').map_or(at.as_str(), |(_, time)| time);
     let time = time.split(['.', 'Z']).next().unwrap_or(time);
-    let number = frame.id.map(|id| id.to_string()).unwrap_or_default();
-    let message = if event.message.is_empty() { &frame.data } else { &event.message };
     match asker.is_wide() {
-        true => out::line(format!("{number}  {}  {kind:<32} {}  {message}", event.at, event.unit)),
-        false => out::line(format!("{time}  {kind:<32} {}  {message}", event.unit)),
+        true => out::line(format!("{number}  {at}  {kind:<30} {unit}  {message}")),
+        false => out::line(format!("{time}  {kind:<30} {unit}  {message}")),
     }
 }
 

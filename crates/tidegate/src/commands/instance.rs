@@ -1,13 +1,13 @@
 //! `instance …`.
 
 use reqwest::Method;
+use server::view::{InstanceView, List};
 
 use super::{Asker, tables};
 use crate::{
     client::{encode, shape},
     failure::{Failure, Outcome},
     out, target,
-    view::{Instance, Items},
 };
 
 pub async fn list(asker: &Asker, service: Option<String>, node: Option<String>) -> Outcome {
@@ -22,7 +22,7 @@ pub async fn list(asker: &Asker, service: Option<String>, node: Option<String>) 
     if asker.is_json() {
         return out::json(&answer);
     }
-    let instances = shape::<Items<Instance>>(&answer)?.items;
+    let instances = shape::<List<InstanceView>>(&answer)?.items;
     if instances.is_empty() {
         return out::line("no instances");
     }
@@ -34,7 +34,7 @@ pub async fn status(asker: &Asker, id: &str) -> Outcome {
     if asker.is_json() {
         return out::json(&answer);
     }
-    let instance: Instance = shape(&answer)?;
+    let instance: InstanceView = shape(&answer)?;
     let or_none = |text: String| if text.is_empty() { "none".to_owned() } else { text };
     let ports: Vec<String> = instance.ports.iter().map(|(name, port)| format!("{name}={port}")).collect();
     out::line(format!("instance/{}: {} (wanted: {})", instance.id, instance.actual, instance.desired))?;
@@ -50,10 +50,18 @@ pub async fn status(asker: &Asker, id: &str) -> Outcome {
         or_none(instance.pid.map(|pid| pid.to_string()).unwrap_or_default()),
         or_none(ports.join(", ")),
         instance.restarts,
-        out::age(&instance.healthy_since)
+        instance.healthy_since.as_deref().map_or("0s".to_owned(), out::age)
     ))?;
-    if !instance.replaces.is_empty() {
-        out::line(format!("  replaces {}", instance.replaces))?;
+    if let Some(old) = &instance.replaces {
+        out::line(format!("  replaces {old}"))?;
+    }
+    if let (Some(exit), Some(ended)) = (instance.exit, &instance.ended_at) {
+        let how = match (exit.code, exit.signal) {
+            (Some(code), _) => format!("with code {code}"),
+            (None, Some(signal)) => format!("by signal {signal}"),
+            (None, None) => "unseen".to_owned(),
+        };
+        out::line(format!("  ended {how}, {} ago", out::age(ended)))?;
     }
     tables::reasons(&instance.id, &instance.reasons)
 }

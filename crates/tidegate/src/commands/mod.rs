@@ -10,15 +10,17 @@ mod volume;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use server::view::DoctorView;
 
 use crate::{
     cli::{Command, Format, Global, InstanceCommand, NodeCommand, VolumeCommand},
-    client::{Client, encode},
+    client::{Client, encode, shape},
     failure::{Failure, Outcome},
     out, target,
 };
 
-pub use apply::apply_text;
+pub use apply::send;
+pub use tables::{nodes, reason_line, services};
 
 /// A client and how its answers are printed.
 pub struct Asker {
@@ -69,6 +71,7 @@ pub async fn run(global: &Global, command: Command) -> Outcome {
         | Command::Run(_)
         | Command::Completions { .. }
         | Command::Shim { .. }
+        | Command::Leash { .. }
         | Command::Demo(_) => Err(Failure::usage("this command does not ask a cluster")),
     }
 }
@@ -129,36 +132,20 @@ async fn scale(asker: &Asker, text: &str, count: u32) -> Outcome {
 
 async fn doctor(asker: &Asker) -> Outcome {
     let answer = asker.client.get("/v1/doctor").await?;
-    let violations = answer.get("violations").or_else(|| answer.get("items")).and_then(Value::as_array);
-    let violations = violations.map(Vec::as_slice).unwrap_or_default();
+    let found: DoctorView = shape(&answer)?;
     if asker.is_json() {
         out::json(&answer)?;
     } else {
-        for violation in violations {
-            out::line(violation.as_str().map_or_else(|| one_line(violation), str::to_owned))?;
+        for violation in &found.items {
+            out::line(&violation.message)?;
         }
     }
-    match violations.len() {
+    match found.items.len() {
         0 if asker.is_json() => Ok(()),
-        0 => out::line("all invariants hold"),
+        0 => out::line(format!("all invariants hold ({} instances looked at)", found.instances)),
         1 => Err(Failure::otherwise("an invariant is violated; please report it with the output above")),
         n => Err(Failure::otherwise(format!(
             "{n} invariants are violated; please report them with the output above"
         ))),
-    }
-}
-
-/// `invariant 3: web: …`: the texts of an object in a row.
-fn one_line(value: &Value) -> String {
-    match value.as_object() {
-        Some(fields) => fields
-            .iter()
-            .map(|(key, value)| match value.as_str() {
-                Some(text) => format!("{key}: {text}"),
-                None => format!("{key}: {value}"),
-            })
-            .collect::<Vec<_>>()
-            .join("; "),
-        None => value.to_string(),
     }
 }

@@ -2,13 +2,13 @@
 
 use reqwest::Method;
 use serde_json::json;
+use server::view::{InstanceView, List, NodeView};
 
 use super::{Asker, tables};
 use crate::{
     client::{encode, shape},
     failure::Outcome,
     out, target,
-    view::{Instance, Items, Node},
 };
 
 pub async fn list(asker: &Asker) -> Outcome {
@@ -16,7 +16,7 @@ pub async fn list(asker: &Asker) -> Outcome {
     if asker.is_json() {
         return out::json(&answer);
     }
-    tables::nodes(asker, &shape::<Items<Node>>(&answer)?.items)
+    tables::nodes(asker, &shape::<List<NodeView>>(&answer)?.items)
 }
 
 pub async fn status(asker: &Asker, name: &str) -> Outcome {
@@ -24,7 +24,7 @@ pub async fn status(asker: &Asker, name: &str) -> Outcome {
     if asker.is_json() {
         return out::json(&answer);
     }
-    let node: Node = shape(&answer)?;
+    let node: NodeView = shape(&answer)?;
     let labels: Vec<String> = node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     out::line(format!("node/{}: {}, {}", node.id, node.state, node.health))?;
     out::line(format!(
@@ -48,7 +48,7 @@ pub async fn status(asker: &Asker, name: &str) -> Outcome {
     }
     tables::reasons(&node.id, &node.reasons)?;
     let answer = asker.client.get(&format!("/v1/instances?node={}", encode(name))).await?;
-    let instances = shape::<Items<Instance>>(&answer)?.items;
+    let instances = shape::<List<InstanceView>>(&answer)?.items;
     if instances.is_empty() {
         return out::line("  no instances");
     }

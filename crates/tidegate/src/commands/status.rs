@@ -1,6 +1,7 @@
 //! `status`: what one wants to see at three in the morning, most worrying things last and in words.
 
 use serde_json::{Value, json};
+use server::view::{BackendsView, InstanceView, List, NodeView, ServiceView, StatusView};
 
 use super::{Asker, instance, node, tables, volume};
 use crate::{
@@ -8,7 +9,6 @@ use crate::{
     failure::{Failure, Outcome},
     out,
     target::{self, Kind},
-    view::{Cluster, Instance, Items, Node, Service},
 };
 
 pub async fn status(asker: &Asker, text: Option<&str>) -> Outcome {
@@ -52,14 +52,12 @@ async fn cluster(asker: &Asker) -> Outcome {
     if asker.is_json() {
         return out::json(&status);
     }
-    let cluster: Cluster = shape(&status)?;
-    let nodes: Vec<Node> = shape::<Items<Node>>(&asker.client.get("/v1/nodes").await?)?.items;
-    let services: Vec<Service> = shape::<Items<Service>>(&asker.client.get("/v1/services").await?)?.items;
+    let cluster: StatusView = shape(&status)?;
+    let nodes = shape::<List<NodeView>>(&asker.client.get("/v1/nodes").await?)?.items;
+    let services = shape::<List<ServiceView>>(&asker.client.get("/v1/services").await?)?.items;
     out::line(format!(
         "cluster {}; coordinator {}, term {}",
-        out::or_dash(&cluster.cluster_id),
-        if cluster.coordinator.is_empty() { "none" } else { &cluster.coordinator },
-        cluster.term
+        cluster.cluster, cluster.coordinator.id, cluster.coordinator.term
     ))?;
     tables::reasons("cluster", &cluster.reasons)?;
     out::line("")?;
@@ -80,15 +78,16 @@ async fn cluster(asker: &Asker) -> Outcome {
 }
 
 /// A failed rollout is said in words, unless its reason is among the service's already.
-fn rollout_failed(service: &Service) -> Outcome {
+fn rollout_failed(service: &ServiceView) -> Outcome {
     let rollout = &service.rollout;
-    if rollout.state != "failed" || service.reasons.iter().any(|reason| reason.code == rollout.reason) {
+    let code = rollout.reason.as_deref().unwrap_or("unknown");
+    if rollout.state != "failed" || service.reasons.iter().any(|reason| reason.code == code) {
         return Ok(());
     }
-    let message = if rollout.message.is_empty() { String::new() } else { format!(": {}", rollout.message) };
+    let message = rollout.message.as_deref().map(|text| format!(": {text}")).unwrap_or_default();
     out::line(format!(
-        "  {}: release {} failed ({}){message} — apply a better one; until then the last healthy release runs",
-        service.name, rollout.release, rollout.reason
+        "  {}: release {} failed ({code}){message} — apply a better one; until then the last healthy release runs",
+        service.name, rollout.release
     ))
 }
 
@@ -105,13 +104,13 @@ async fn service(asker: &Asker, name: &str) -> Outcome {
         }
         return out::json(&whole);
     }
-    let service: Service = shape(&answer)?;
-    let instances: Vec<Instance> = shape::<Items<Instance>>(&instances)?.items;
+    let service: ServiceView = shape(&answer)?;
+    let instances = shape::<List<InstanceView>>(&instances)?.items;
     summary(&service)?;
     tables::reasons(&service.name, &service.reasons)?;
     rollout_failed(&service)?;
     if let Some(backends) = backends {
-        print_backends(&backends)?;
+        print_backends(&shape(&backends)?)?;
     }
     if instances.is_empty() {
         return out::line("  no instances");
@@ -124,52 +123,40 @@ async fn service(asker: &Asker, name: &str) -> Outcome {
     Ok(())
 }
 
-fn summary(service: &Service) -> Outcome {
-    let spec = |pointer: &str| match service.spec.pointer(pointer) {
-        None | Some(Value::Null) => None,
-        Some(Value::String(text)) => Some(text.clone()),
-        Some(other) => Some(other.to_string()),
-    };
+fn summary(service: &ServiceView) -> Outcome {
+    let spec = &service.spec;
+    let removing = if service.removing { ", being removed" } else { "" };
     out::line(format!(
-        "service/{}: {}, {}/{} ready, release {} {}",
-        service.name, service.state, service.ready, service.count, service.release, service.rollout.state
+        "service/{}: {}, {}, release {} {}{removing}",
+        service.name,
+        service.state,
+        tables::ready(service),
+        service.release,
+        service.rollout.state
     ))?;
-    out::line(format!("  kind {}; command {}", service.kind, tables::command(service)))?;
-    let mut facts = vec![
-        format!("memory {}", spec("/memory").unwrap_or_default()),
-        format!("cpu {}", spec("/cpu").unwrap_or_default()),
-    ];
-    if let (Some(listen), Some(port)) = (spec("/edge/listen"), spec("/edge/port")) {
-        facts.push(format!("edge :{listen} -> {port}"));
+    out::line(format!("  kind {}; command {}", service.kind, spec.command.join(" ")))?;
+    let mut facts = vec![format!("memory {}", spec.memory), format!("cpu {}", spec.cpu)];
+    if let Some(edge) = &spec.edge {
+        facts.push(format!("edge :{} -> {}", edge.listen, edge.port));
     }
-    if let Some(path) = spec("/check/http") {
-        facts.push(format!("check http {path}"));
-    } else if let Some(port) = spec("/check/tcp") {
-        facts.push(format!("check tcp {port}"));
-    } else if spec("/check/command").is_some() {
-        facts.push("check by command".to_owned());
+    if let Some(check) = &spec.check {
+        facts.push(match (&check.http, &check.tcp) {
+            (Some(path), _) => format!("check http {path}"),
+            (None, Some(port)) => format!("check tcp {port}"),
+            (None, None) => "check by command".to_owned(),
+        });
     }
-    if let Some(volume) = spec("/volume/name") {
-        facts.push(format!("volume {volume}"));
+    if let Some(volume) = &spec.volume {
+        facts.push(format!("volume {}", volume.name));
     }
     out::line(format!("  {}", facts.join("; ")))
 }
 
-fn print_backends(backends: &Value) -> Outcome {
-    let items = backends.get("items").or_else(|| backends.get("backends")).and_then(Value::as_array);
-    let Some(items) = items else { return Ok(()) };
-    let address = |item: &Value| -> String {
-        let text = |key: &str| item.get(key).and_then(Value::as_str).map(str::to_owned);
-        item.as_str().map(str::to_owned).or_else(|| text("address")).or_else(|| text("addr")).unwrap_or_else(
-            || {
-                let host = text("host").unwrap_or_default();
-                format!("{host}:{}", item.get("port").map(Value::to_string).unwrap_or_default())
-            },
-        )
-    };
-    let list: Vec<String> = items.iter().map(address).collect();
+fn print_backends(backends: &BackendsView) -> Outcome {
+    let Some(listen) = backends.listen else { return Ok(()) };
+    let list: Vec<&str> = backends.items.iter().map(|backend| backend.address.as_str()).collect();
     match list.is_empty() {
-        true => out::line("  backends none: connections to the edge are refused"),
-        false => out::line(format!("  backends {}", list.join(", "))),
+        true => out::line(format!("  backends of :{listen} none: connections wait or are refused")),
+        false => out::line(format!("  backends of :{listen} {}", list.join(", "))),
     }
 }

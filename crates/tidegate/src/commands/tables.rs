@@ -2,11 +2,12 @@
 
 use model::units::format_bytes;
 
+use server::view::{InstanceView, NodeView, ReasonView, ServiceView, VolumeView};
+
 use super::Asker;
 use crate::{
     failure::Outcome,
     out::{self, Columns, age, cell, or_dash, state},
-    view::{Instance, Node, Reason, Service, Volume},
 };
 
 /// `64MiB/8GiB`.
@@ -14,7 +15,7 @@ pub fn of(used: u64, capacity: u64) -> String {
     format!("{}/{}", format_bytes(used), format_bytes(capacity))
 }
 
-pub fn nodes(asker: &Asker, nodes: &[Node]) -> Outcome {
+pub fn nodes(asker: &Asker, nodes: &[NodeView]) -> Outcome {
     if nodes.is_empty() {
         return out::line("no nodes yet; a daemon registers when it starts (tidegate run --config FILE)");
     }
@@ -53,8 +54,17 @@ pub fn nodes(asker: &Asker, nodes: &[Node]) -> Outcome {
     table.print()
 }
 
-pub fn services(asker: &Asker, services: &[Service]) -> Outcome {
-    let mut header = vec!["service", "kind", "ready", "state", "release", "rollout"];
+/// `3/4`; what a batch has finished counts.
+pub fn ready(service: &ServiceView) -> String {
+    match (service.kind.as_str(), service.complete) {
+        ("batch", done) if done > 0 && service.ready == 0 => format!("{done}/{} complete", service.count),
+        ("batch", done) if done > 0 => format!("{}+{done}/{} complete", service.ready, service.count),
+        _ => format!("{}/{} ready", service.ready, service.count),
+    }
+}
+
+pub fn services(asker: &Asker, services: &[ServiceView]) -> Outcome {
+    let mut header = vec!["service", "kind", "instances", "state", "release", "rollout"];
     if asker.is_wide() {
         header.extend(["memory", "edge", "command"]);
     }
@@ -63,31 +73,21 @@ pub fn services(asker: &Asker, services: &[Service]) -> Outcome {
         let mut row = vec![
             cell(&service.name),
             cell(&service.kind),
-            cell(format!("{}/{}", service.ready, service.count)),
+            cell(ready(service)),
             state(&service.state),
             cell(service.release),
             state(&service.rollout.state),
         ];
         if asker.is_wide() {
-            let text = |pointer: &str| match service.spec.pointer(pointer) {
-                None | Some(serde_json::Value::Null) => "-".to_owned(),
-                Some(serde_json::Value::String(text)) => text.clone(),
-                Some(other) => other.to_string(),
-            };
-            row.extend([cell(text("/memory")), cell(text("/edge/listen")), cell(command(service))]);
+            let edge = service.spec.edge.as_ref().map_or("-".to_owned(), |edge| edge.listen.to_string());
+            row.extend([cell(&service.spec.memory), cell(edge), cell(service.spec.command.join(" "))]);
         }
         table.row(row);
     }
     table.print()
 }
 
-pub fn command(service: &Service) -> String {
-    let parts = service.spec.get("command").and_then(serde_json::Value::as_array);
-    let parts = parts.into_iter().flatten().filter_map(serde_json::Value::as_str);
-    parts.collect::<Vec<_>>().join(" ")
-}
-
-pub fn instances(asker: &Asker, instances: &[Instance]) -> Outcome {
+pub fn instances(asker: &Asker, instances: &[InstanceView]) -> Outcome {
     let mut header = vec!["instance", "node", "release", "state", "age", "restarts", "why"];
     if asker.is_wide() {
         header.extend(["desired", "pid", "ports", "healthy", "replaces"]);
@@ -116,8 +116,8 @@ pub fn instances(asker: &Asker, instances: &[Instance]) -> Outcome {
                 cell(&instance.desired),
                 cell(instance.pid.map_or("-".to_owned(), |pid| pid.to_string())),
                 cell(or_dash(&ports.join(","))),
-                cell(age(&instance.healthy_since)),
-                cell(or_dash(&instance.replaces)),
+                cell(instance.healthy_since.as_deref().map_or("-".to_owned(), age)),
+                cell(instance.replaces.as_deref().unwrap_or("-")),
             ]);
         }
         table.row(row);
@@ -125,21 +125,22 @@ pub fn instances(asker: &Asker, instances: &[Instance]) -> Outcome {
     table.print()
 }
 
-pub fn volumes(asker: &Asker, volumes: &[Volume]) -> Outcome {
-    let mut header = vec!["volume", "service", "node", "used by"];
+pub fn volumes(asker: &Asker, volumes: &[VolumeView]) -> Outcome {
+    let mut header = vec!["volume", "service", "home", "used by", "age"];
     if asker.is_wide() {
-        header.push("path");
+        header.push("expected");
     }
     let mut table = Columns::new(&header);
     for volume in volumes {
         let mut row = vec![
             cell(&volume.id),
-            cell(or_dash(&volume.service)),
-            cell(or_dash(&volume.node)),
-            cell(or_dash(&volume.instance)),
+            cell(&volume.service),
+            cell(&volume.home),
+            cell(volume.attached_to.as_deref().unwrap_or("-")),
+            cell(age(&volume.created_at)),
         ];
         if asker.is_wide() {
-            row.push(cell(or_dash(&volume.path)));
+            row.push(cell(volume.expected));
         }
         table.row(row);
     }
@@ -147,7 +148,7 @@ pub fn volumes(asker: &Asker, volumes: &[Volume]) -> Outcome {
 }
 
 /// `web: no_capacity_memory: short by 96MiB for 2 instances (4m) — add nodes, …`.
-pub fn reason_line(about: &str, reason: &Reason) -> String {
+pub fn reason_line(about: &str, reason: &ReasonView) -> String {
     // The unit says more than the thing that was asked about, if it is another one.
     let unit = reason.unit.split_once('/').map_or(reason.unit.as_str(), |(_, name)| name);
     let about = if unit.is_empty() { about } else { unit };
@@ -155,8 +156,8 @@ pub fn reason_line(about: &str, reason: &Reason) -> String {
     if !reason.message.is_empty() {
         line.push_str(&format!(": {}", reason.message));
     }
-    if !reason.since.is_empty() {
-        line.push_str(&format!(" ({})", age(&reason.since)));
+    if let Some(since) = &reason.since {
+        line.push_str(&format!(" ({})", age(since)));
     }
     if !reason.hint.is_empty() {
         line.push_str(&format!(" — {}", reason.hint));
@@ -165,7 +166,7 @@ pub fn reason_line(about: &str, reason: &Reason) -> String {
 }
 
 /// The reasons of one thing, indented below it.
-pub fn reasons(about: &str, reasons: &[Reason]) -> Outcome {
+pub fn reasons(about: &str, reasons: &[ReasonView]) -> Outcome {
     for reason in reasons {
         out::line(format!("  {}", reason_line(about, reason)))?;
     }

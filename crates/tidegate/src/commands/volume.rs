@@ -2,13 +2,13 @@
 
 use reqwest::Method;
 use serde_json::json;
+use server::view::{List, VolumeView};
 
 use super::{Asker, tables};
 use crate::{
     client::{encode, shape},
     failure::Outcome,
     out, target,
-    view::{Items, Volume},
 };
 
 pub async fn list(asker: &Asker) -> Outcome {
@@ -16,7 +16,7 @@ pub async fn list(asker: &Asker) -> Outcome {
     if asker.is_json() {
         return out::json(&answer);
     }
-    let volumes = shape::<Items<Volume>>(&answer)?.items;
+    let volumes = shape::<List<VolumeView>>(&answer)?.items;
     if volumes.is_empty() {
         return out::line("no volumes");
     }
@@ -28,17 +28,20 @@ pub async fn status(asker: &Asker, id: &str) -> Outcome {
     if asker.is_json() {
         return out::json(&answer);
     }
-    let volume: Volume = shape(&answer)?;
+    let volume: VolumeView = shape(&answer)?;
     out::line(format!(
         "volume/{}: on {}, used by {}",
         volume.id,
-        out::or_dash(&volume.node),
-        if volume.instance.is_empty() { "nobody" } else { &volume.instance }
+        volume.home,
+        volume.attached_to.as_deref().unwrap_or("nobody")
     ))?;
-    if !volume.path.is_empty() {
-        out::line(format!("  path {}", volume.path))?;
-    }
-    Ok(())
+    out::line(format!(
+        "  volume {:?} of service {}, place {}; created {} ago",
+        volume.name,
+        volume.service,
+        volume.slot,
+        out::age(&volume.created_at)
+    ))
 }
 
 pub async fn attach(asker: &Asker, text: &str, node: &str) -> Outcome {

@@ -87,6 +87,8 @@ pub struct BalanceFile {
 #[serde(deny_unknown_fields, default)]
 pub struct EdgeFile {
     pub withdraw_delay: String,
+    /// The address that services' ports are opened on; that of `listen.api` if absent.
+    pub host: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -152,7 +154,7 @@ impl Default for BalanceFile {
 
 impl Default for EdgeFile {
     fn default() -> EdgeFile {
-        EdgeFile { withdraw_delay: "5s".to_owned() }
+        EdgeFile { withdraw_delay: "5s".to_owned(), host: None }
     }
 }
 

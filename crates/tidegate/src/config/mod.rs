@@ -35,8 +35,10 @@ pub struct Config {
     /// Thousandths of a core; `None`: the machine's.
     pub cpu: Option<u32>,
     pub ports: RangeInclusive<u16>,
-    /// Where instances and daemon are reached from other machines.
+    /// Where instances are reached from other machines.
     pub host: String,
+    /// What the edge opens its ports on.
+    pub edge_host: IpAddr,
     pub api: SocketAddr,
     pub rpc: SocketAddr,
     /// `host:port` of candidates; our own is among them if this is one.
@@ -56,6 +58,13 @@ pub enum StoreConfig {
 struct Wrong {
     key: &'static str,
     message: String,
+}
+
+impl Config {
+    /// Where others dial one of our listeners.
+    pub fn reached_at(&self, listener: SocketAddr) -> String {
+        reached_at(listener, &self.host)
+    }
 }
 
 type Checked<T> = Result<T, Wrong>;
@@ -107,7 +116,8 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
     }
     let host = host(node, api.ip())?;
     let store = store(&file.store)?;
-    let coordinators = coordinators(&file.join.coordinators, roles, &store, &host, rpc.port())?;
+    let coordinators = coordinators(&file.join.coordinators, roles, &store, reached_at(rpc, &host))?;
+    let edge_host = edge_host(file.edge.host.as_deref(), api.ip())?;
     Ok(Config {
         id: id(node)?,
         roles,
@@ -117,6 +127,7 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
         cpu: cpu(node)?,
         ports: ports(&node.ports)?,
         host,
+        edge_host,
         api,
         rpc,
         coordinators,
@@ -274,6 +285,24 @@ fn host(node: &NodeFile, api: IpAddr) -> Checked<String> {
     }
 }
 
+/// The listener's own address, unless it is every address.
+fn reached_at(listener: SocketAddr, host: &str) -> String {
+    let port = listener.port();
+    match listener.ip().is_unspecified() {
+        false => listener.to_string(),
+        true if host.contains(':') => format!("[{host}]:{port}"),
+        true => format!("{host}:{port}"),
+    }
+}
+
+fn edge_host(given: Option<&str>, api: IpAddr) -> Checked<IpAddr> {
+    match given.map(str::parse::<IpAddr>) {
+        None => Ok(api),
+        Some(Ok(host)) => Ok(host),
+        Some(Err(_)) => wrong("edge.host", "is not an address of this machine (like \"0.0.0.0\", without a port)"),
+    }
+}
+
 fn store(store: &StoreFile) -> Checked<StoreConfig> {
     match store.kind.as_str() {
         "embedded" if !store.endpoints.is_empty() => {
@@ -303,8 +332,7 @@ fn coordinators(
     given: &[String],
     roles: Roles,
     store: &StoreConfig,
-    host: &str,
-    rpc: u16,
+    own: String,
 ) -> Checked<Vec<String>> {
     let key = "join.coordinators";
     let is_address = |text: &str| {
@@ -323,7 +351,6 @@ fn coordinators(
             false => Ok(given.to_vec()),
         };
     }
-    let own = if host.contains(':') { format!("[{host}]:{rpc}") } else { format!("{host}:{rpc}") };
     let mut all = given.to_vec();
     if !all.contains(&own) {
         all.insert(0, own);

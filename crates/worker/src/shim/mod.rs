@@ -63,8 +63,8 @@ pub const MARK_ENV: &str = "TIDEGATE_MARK";
 const ENV_PASSED_ON: &[&str] =
     &["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 
-/// Threads here call a few functions deep; the default of 2 MiB would be the largest part of a shim.
-const STACK_BYTES: usize = 128 << 10;
+/// Threads here call a few functions deep; what they need most for is JSON nested as deep as serde allows.
+const STACK_BYTES: usize = 512 << 10;
 
 /// After the last process is dead, what it printed is read to its end. Longer than this only if it handed
 /// its output to a stranger.

@@ -18,6 +18,7 @@ crate::tests![
     a_living_shim_answers_for_its_corrupted_record,
     two_starts_in_one_directory_cannot_both_succeed,
     a_new_run_clears_away_what_a_lost_one_left,
+    empty_groups_are_removed_and_others_are_not,
     it_all_works_in_a_directory_with_a_very_long_path,
 ];
 
@@ -215,6 +216,24 @@ fn a_new_run_clears_away_what_a_lost_one_left() {
         let handle = stage.runtime.launch(again).await.unwrap();
         assert!(!sys::is_alive(left, start), "{left} lives on");
         assert_eq!(exit_of(&handle).await.run, 2);
+    });
+}
+
+fn empty_groups_are_removed_and_others_are_not() {
+    let stage = Stage::new();
+    let cgroups = stage.runtime.cgroups();
+    let Some(left) = cgroups.group("left") else {
+        println!("no cgroups on this machine");
+        return;
+    };
+    left.create(Some(64 << 20)).unwrap();
+    daemon(async {
+        let handle = stage.runtime.launch(stage.shell("a", "exec sleep 1000")).await.unwrap();
+        assert_eq!(cgroups.remove_empty(), 1);
+        assert!(!left.path.exists());
+        assert_eq!(cgroups.group("a").unwrap().pids(), [handle.pid()]);
+        handle.kill().await.unwrap();
+        exit_of(&handle).await;
     });
 }
 

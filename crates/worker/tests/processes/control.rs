@@ -107,6 +107,8 @@ fn unknown_questions_get_an_error_and_the_shim_lives_on() {
         ] {
             assert_eq!(ask(line), json!({"v": 1, "ok": false, "error": why}));
         }
+        let nested = ["[".repeat(5000), "[".repeat(126) + &"]".repeat(126)];
+        assert_eq!(nested.map(|n| ask(n.as_bytes())["ok"].clone()), [json!(false), json!(false)]);
         let status = ask(b"{\"v\":1,\"op\":\"status\",\"later\":\"field\"}");
         assert_eq!(status["status"]["run"]["child_pid"], json!(handle.pid()));
         // A connection that floods is closed, and does not take the shim with it.

@@ -1,0 +1,240 @@
+//! A small cluster to plan for, with nodes that do as they are told when the test says so.
+
+#![allow(dead_code)]
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use model::{
+    Actual, Change, Cluster, ClusterId, Code, Desired, Exit, Health, Instance, InstanceId, Intent, Life,
+    MemoryCaps, Meta, Millis, Node, NodeId, ProcessEpoch, Resources, Roles, Rollout, RolloutState, Service,
+    ServiceSpec, Time, Txn, spec::ServiceFile,
+};
+use planner::{Ids, Planned, reconcile};
+
+pub const MIB: u64 = 1 << 20;
+
+pub struct World {
+    pub cluster: Cluster,
+    ids: Ids,
+    pub now: Time,
+    /// What the last round said of each service.
+    pub planned: BTreeMap<String, Planned>,
+}
+
+pub fn file(name: &str) -> ServiceFile {
+    let mut file: ServiceFile = ServiceFile::of(
+        name,
+        1,
+        &ServiceFile {
+            name: name.into(),
+            kind: "service".into(),
+            count: None,
+            command: vec!["true".into()],
+            env: BTreeMap::new(),
+            memory: "64MiB".into(),
+            cpu: 100,
+            ports: vec![],
+            check: None,
+            edge: None,
+            stop: Default::default(),
+            migrate: Default::default(),
+            update: Default::default(),
+            volume: None,
+            disk: Default::default(),
+            rerun: true,
+            constraints: BTreeMap::new(),
+        }
+        .check()
+        .unwrap()
+        .2,
+    );
+    file.count = None;
+    file.migrate.min_healthy_time = "0ms".into();
+    file
+}
+
+pub fn spec(file: &ServiceFile) -> Arc<ServiceSpec> {
+    Arc::new(file.check().unwrap().2)
+}
+
+impl World {
+    /// Nodes `n1` … of 1 GiB each.
+    pub fn with_nodes(count: usize) -> World {
+        let mut cluster = Cluster::default();
+        cluster.apply(&Change::Meta(Meta {
+            cluster: ClusterId(1),
+            instance_ids_reserved: 1024,
+            audit_next: 0,
+        }));
+        let ids = Ids::new(cluster.meta());
+        let mut world = World { cluster, ids, now: Time(1_000_000), planned: BTreeMap::new() };
+        for n in 1..=count {
+            world.node(&format!("n{n}"), 1024 * MIB, &[]);
+        }
+        world
+    }
+
+    pub fn node(&mut self, id: &str, memory: u64, labels: &[(&str, &str)]) {
+        self.cluster.apply(&Change::Node(Node {
+            id: NodeId::new(id),
+            roles: Roles::WORKER,
+            intent: Intent::Active,
+            health: Health::Up,
+            health_since: self.now,
+            labels: labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect(),
+            capacity: Resources { memory, cpu: 4000 },
+            process_epoch: ProcessEpoch(1),
+            life: Life(1),
+            host: "127.0.0.1".into(),
+            api: String::new(),
+            memory_caps: MemoryCaps::CgroupV2,
+            foreign: false,
+            registered_at: self.now,
+        }));
+    }
+
+    pub fn change_node(&mut self, id: &str, change: impl FnOnce(&mut Node)) {
+        let mut node = self.cluster.node_by_id(id).unwrap().rec.clone();
+        change(&mut node);
+        self.cluster.apply(&Change::Node(node));
+    }
+
+    pub fn offline(&mut self, id: &str) {
+        self.change_node(id, |node| node.health = Health::Offline);
+    }
+
+    /// Creates a service, or makes a new release of it.
+    pub fn apply(&mut self, file: &ServiceFile, count: u32) {
+        let rollout = Rollout { state: RolloutState::Rolling, progress_at: self.now, ready_max: 0 };
+        let service = match self.cluster.service_by_name(&file.name) {
+            Some(entry) => {
+                let mut rec = entry.rec.clone();
+                rec.count = count;
+                if *rec.spec() != spec(file) {
+                    rec.release += 1;
+                    rec.releases.insert(rec.release, spec(file));
+                    rec.rollout = rollout;
+                }
+                rec
+            }
+            None => Service {
+                name: file.name.as_str().into(),
+                count,
+                release: 1,
+                healthy: None,
+                releases: BTreeMap::from([(1, spec(file))]),
+                rollout,
+                removed: false,
+                created_at: self.now,
+            },
+        };
+        self.cluster.apply(&Change::Service(service));
+    }
+
+    pub fn service(&self, name: &str) -> &Service {
+        &self.cluster.service_by_name(name).unwrap().rec
+    }
+
+    /// Plans every service until nothing changes; asserts that planning again makes no change.
+    pub fn plan(&mut self) -> usize {
+        let services: Vec<_> =
+            self.cluster.services().map(|(ix, entry)| (ix, entry.rec.name.to_string())).collect();
+        let mut total = 0;
+        for (ix, name) in services {
+            for round in 0.. {
+                assert!(round < 20, "{name} does not settle");
+                let mut txn = Txn::new(&mut self.cluster, self.now);
+                let planned = reconcile(&mut txn, &mut self.ids, ix);
+                let changes = txn.finish().0.len();
+                total += changes;
+                self.planned.insert(name.clone(), planned);
+                if changes == 0 {
+                    break;
+                }
+            }
+        }
+        total
+    }
+
+    pub fn instances(&self, service: &str) -> Vec<Instance> {
+        let ix = self.cluster.service_ix(service).unwrap();
+        self.cluster.instances_of(ix).cloned().collect()
+    }
+
+    pub fn wanted(&self, service: &str) -> Vec<Instance> {
+        self.instances(service).into_iter().filter(|i| i.is_wanted()).collect()
+    }
+
+    pub fn set(&mut self, id: InstanceId, change: impl FnOnce(&mut Instance)) {
+        let mut instance = self.cluster.instance(id).unwrap().clone();
+        change(&mut instance);
+        self.cluster.apply(&Change::Instance(instance));
+    }
+
+    /// Everything that is wanted and starting becomes ready.
+    pub fn become_ready(&mut self) {
+        let now = self.now;
+        let starting: Vec<_> = self
+            .cluster
+            .instances()
+            .filter(|i| i.is_wanted() && i.actual != Actual::Ready)
+            .filter(|i| !self.cluster.node(i.node).rec.is_offline())
+            .map(|i| i.id)
+            .collect();
+        for id in starting {
+            self.set(id, |i| (i.actual, i.healthy_since) = (Actual::Ready, Some(now)));
+        }
+    }
+
+    /// Everything that was told to go has gone, unless its node is offline.
+    pub fn stop_leavers(&mut self) {
+        let now = self.now;
+        let leaving: Vec<_> = self
+            .cluster
+            .instances()
+            .filter(|i| i.desired != Desired::Running && !i.is_over())
+            .filter(|i| !self.cluster.node(i.node).rec.is_offline())
+            .map(|i| i.id)
+            .collect();
+        for id in leaving {
+            self.set(id, |i| {
+                (i.desired, i.actual) = (Desired::Stopped, Actual::Stopped);
+                (i.exit, i.ended_at) = (Some(Exit::Code(0)), Some(now));
+            });
+        }
+    }
+
+    pub fn fail(&mut self, id: InstanceId, code: Code) {
+        let now = self.now;
+        self.set(id, |i| (i.actual, i.reason, i.ended_at) = (Actual::Failed, Some(code), Some(now)));
+    }
+
+    pub fn pass(&mut self, time: Millis) {
+        self.now = self.now + time;
+    }
+
+    /// `n1: web r1 ready, …` per node that has any that is not over.
+    pub fn show(&self) -> String {
+        let mut out = String::new();
+        for (ix, node) in self.cluster.nodes() {
+            let here = self.cluster.instances_on(ix).filter(|i| !i.is_over()).map(|i| {
+                let service = &self.cluster.service(i.service).unwrap().rec.name;
+                let slot = i.slot.map(|slot| format!("/{slot}")).unwrap_or_default();
+                let desired = if i.desired == Desired::Running { "" } else { " leaving" };
+                format!("{service}{slot} r{} {}{desired}", i.release, i.actual.as_str())
+            });
+            let here: Vec<String> = here.collect();
+            out.push_str(&format!("{}: {}\n", node.rec.id, here.join(", ")));
+        }
+        out
+    }
+
+    pub fn reasons(&self, service: &str) -> String {
+        let reasons = self.planned[service].reasons.iter();
+        reasons.map(|reason| format!("{}: {}", reason.code, reason.message)).collect::<Vec<_>>().join("\n")
+    }
+
+    pub fn node_of(&self, instance: &Instance) -> String {
+        self.cluster.node(instance.node).rec.id.to_string()
+    }
+}

@@ -1,0 +1,92 @@
+//! Requests that reach a daemon which is not the coordinator.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::ApiFailure;
+use super::caller::peer_of;
+use super::state::{ApiState, base_url};
+
+/// Which daemon passed a request on. One that has it is not passed on again: two daemons that each
+/// take the other for the coordinator would play ball with it.
+pub(super) const FORWARDED_BY: &str = "tidegate-forwarded-by";
+/// Who asked the daemon that passed it on.
+pub(super) const FORWARDED_FOR: &str = "tidegate-forwarded-for";
+
+/// Headers that belong to one connection, not to the message.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    header::HOST,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+pub(super) async fn forward(State(state): State<ApiState>, request: Request, next: Next) -> Response {
+    if state.acting().is_some() {
+        return next.run(request).await;
+    }
+    pass_on(&state, request).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn pass_on(state: &ApiState, request: Request) -> Result<Response, ApiFailure> {
+    if let Some(by) = request.headers().get(FORWARDED_BY) {
+        let by = by.to_str().unwrap_or("another daemon");
+        let message = format!("{by} took this daemon for the coordinator; an election may be under way");
+        return Err(ApiFailure::no_coordinator(message));
+    }
+    let Some(api) = state.leader_api() else {
+        return Err(ApiFailure::no_coordinator("no coordinator is known; an election may be under way"));
+    };
+    let from = peer_of(&request);
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut headers = end_to_end(&parts.headers);
+    headers.insert(FORWARDED_BY, header_text(state.id()));
+    headers.insert(FORWARDED_FOR, header_text(&from));
+    let sent = state
+        .http()
+        .request(parts.method, format!("{}{path}", base_url(&api)))
+        .headers(headers)
+        .body(reqwest::Body::wrap_stream(body.into_data_stream()));
+    match sent.send().await {
+        Ok(answer) => Ok(relay(answer)),
+        Err(error) => {
+            let message = format!("the coordinator at {api} does not answer: {}", cause_of(&error));
+            Err(ApiFailure::no_coordinator(message))
+        }
+    }
+}
+
+/// Hands another daemon's answer on, as it comes in.
+pub(super) fn relay(answer: reqwest::Response) -> Response {
+    let (status, headers) = (answer.status(), end_to_end(answer.headers()));
+    let mut response = Response::new(Body::from_stream(answer.bytes_stream()));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// The innermost cause: the outer ones repeat the URL.
+pub(super) fn cause_of(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+fn end_to_end(headers: &HeaderMap) -> HeaderMap {
+    let kept = headers.iter().filter(|(name, _)| !HOP_BY_HOP.contains(name) && *name != "keep-alive");
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+fn header_text(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("unprintable"))
+}

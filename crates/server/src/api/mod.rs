@@ -1,0 +1,99 @@
+//! The HTTP API: `/v1`, `/metrics`, `/healthz`, `/openapi.json`.
+//!
+//! A daemon that is not the coordinator forwards `/v1`; see [`forward`]. Every error, those of the
+//! framework included, has the one shape of [`crate::view::ErrorView`].
+
+mod caller;
+mod cluster;
+mod error;
+mod events;
+mod extract;
+mod forward;
+mod instances;
+mod logs;
+mod nodes;
+mod own;
+mod services;
+mod state;
+mod volumes;
+
+#[cfg(test)]
+mod tests;
+
+use axum::{Router, middleware};
+use utoipa::OpenApi;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+pub use error::ApiFailure;
+pub use state::ApiState;
+
+/// Bytes of one request's body. Several of the largest specifications fit.
+pub const BODY_BYTES_MAX: usize = 8 << 20;
+const _: () = assert!(BODY_BYTES_MAX >= 4 * model::spec::SPEC_BYTES_MAX);
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Tidegate",
+        description = "Lists are {\"items\": […]}, times RFC 3339, errors {\"error\": {\"code\", \"message\", \"details\"}}.",
+        license(name = "Apache-2.0 OR MIT")
+    ),
+    tags(
+        (name = "nodes"), (name = "services"), (name = "instances"), (name = "volumes"), (name = "cluster"),
+        (name = "daemon", description = "Answered by every daemon for itself.")
+    )
+)]
+struct Document;
+
+/// Answered by the coordinator; other daemons forward.
+fn v1() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(nodes::list))
+        .routes(routes!(nodes::one))
+        .routes(routes!(nodes::set_intent))
+        .routes(routes!(nodes::confirm_dead))
+        .routes(routes!(services::list))
+        .routes(routes!(services::one, services::put, services::delete))
+        .routes(routes!(services::apply))
+        .routes(routes!(services::scale))
+        .routes(routes!(services::instances))
+        .routes(routes!(services::backends))
+        .routes(routes!(instances::list))
+        .routes(routes!(instances::one, instances::delete))
+        .routes(routes!(logs::logs))
+        .routes(routes!(volumes::list))
+        .routes(routes!(volumes::one))
+        .routes(routes!(volumes::set_home))
+        .routes(routes!(events::events))
+        .routes(routes!(cluster::status))
+        .routes(routes!(cluster::doctor))
+}
+
+/// Answered by every daemon for itself.
+fn own() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(own::healthz))
+        .routes(routes!(own::metrics))
+        .routes(routes!(own::openapi_json))
+}
+
+/// The whole API. Serve it with `into_make_service_with_connect_info::<SocketAddr>()`, so that the
+/// audit log knows who asked. More routes may be merged into it.
+pub fn router(state: ApiState) -> Router {
+    let v1 = v1().route_layer(middleware::from_fn_with_state(state.clone(), forward::forward));
+    let (router, _) = OpenApiRouter::new().merge(v1).merge(own()).split_for_parts();
+    router
+        .fallback(error::no_such_path)
+        .method_not_allowed_fallback(error::no_such_method)
+        .layer(middleware::from_fn(caller::no_cross_site))
+        .with_state(state)
+}
+
+/// The OpenAPI document, as served and as committed in `docs/openapi.json`.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    let (_, document) = OpenApiRouter::<ApiState>::with_openapi(Document::openapi())
+        .merge(v1())
+        .merge(own())
+        .split_for_parts();
+    document
+}

@@ -1,0 +1,110 @@
+//! What the handlers stand on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::ApiFailure;
+use crate::{Leader, OfficeHandle};
+
+/// A daemon that does not answer a connection in this time is down or cut off.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+
+enum Place {
+    Candidate(OfficeHandle),
+    /// Told by its own stream where the coordinator's API is.
+    Daemon(watch::Receiver<Option<String>>),
+}
+
+struct Inner {
+    id: String,
+    place: Place,
+    http: reqwest::Client,
+    more_metrics: Vec<Arc<dyn Fn() -> String + Send + Sync>>,
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct ApiState(Arc<Inner>);
+
+impl ApiState {
+    /// For a daemon with the coordinator role.
+    pub fn candidate(office: OfficeHandle) -> Result<ApiState, reqwest::Error> {
+        let id = office.candidate().to_owned();
+        ApiState::new(id, Place::Candidate(office))
+    }
+
+    /// For any other daemon: everything of `/v1` is forwarded to the API address in `coordinator`.
+    pub fn daemon(
+        id: impl Into<String>,
+        coordinator: watch::Receiver<Option<String>>,
+    ) -> Result<ApiState, reqwest::Error> {
+        ApiState::new(id.into(), Place::Daemon(coordinator))
+    }
+
+    fn new(id: String, place: Place) -> Result<ApiState, reqwest::Error> {
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_MAX)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()?;
+        Ok(ApiState(Arc::new(Inner { id, place, http, more_metrics: Vec::new() })))
+    }
+
+    /// Adds what another part of the daemon has to tell to `/metrics`, in the text format. Before the
+    /// state is cloned.
+    pub fn with_metrics(mut self, more: impl Fn() -> String + Send + Sync + 'static) -> ApiState {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.more_metrics.push(Arc::new(more));
+        }
+        self
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    pub(super) fn http(&self) -> &reqwest::Client {
+        &self.0.http
+    }
+
+    pub(super) fn more_metrics(&self) -> impl Iterator<Item = String> + '_ {
+        self.0.more_metrics.iter().map(|more| more())
+    }
+
+    pub(super) fn candidate_office(&self) -> Option<&OfficeHandle> {
+        match &self.0.place {
+            Place::Candidate(office) => Some(office),
+            Place::Daemon(_) => None,
+        }
+    }
+
+    /// The coordinator, if it is in this process.
+    pub(super) fn acting(&self) -> Option<&OfficeHandle> {
+        self.candidate_office().filter(|office| office.is_acting())
+    }
+
+    pub(super) fn office(&self) -> Result<&OfficeHandle, ApiFailure> {
+        self.acting().ok_or_else(|| ApiFailure::no_coordinator("this daemon is not the coordinator"))
+    }
+
+    pub(super) fn leader(&self) -> Option<Leader> {
+        self.candidate_office().and_then(|office| office.leader().borrow().clone())
+    }
+
+    /// Where the coordinator's API is, as far as is known here.
+    pub(super) fn leader_api(&self) -> Option<String> {
+        let api = match &self.0.place {
+            Place::Candidate(_) => self.leader().map(|leader| leader.api),
+            Place::Daemon(coordinator) => coordinator.borrow().clone(),
+        };
+        api.filter(|api| !api.is_empty())
+    }
+}
+
+/// `host:port` or a URL, as a URL without a slash at its end.
+pub(super) fn base_url(address: &str) -> String {
+    let address = address.trim_end_matches('/');
+    if address.contains("://") { address.to_owned() } else { format!("http://{address}") }
+}
