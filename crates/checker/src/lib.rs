@@ -1,1 +1,16 @@
+//! The invariants of the design as code: [`check`] looks at one state, [`Observer`] at what a
+//! coordinator made of it since.
+//!
+//! Owns no decision and no state of the cluster. A [`Violation`] is always a bug of ours, never of an
+//! operator or a machine.
+//!
+//! *Invariant:* the checker knows `model` alone. It recomputes what it compares with; it never asks the
+//! planner or the protocol.
 
+mod observer;
+mod state;
+mod violation;
+
+pub use observer::Observer;
+pub use state::{capacity_below_use, check};
+pub use violation::Violation;

@@ -76,6 +76,8 @@ pub struct Welcome {
     pub timing: Timing,
     /// The node remembers another cluster: it is known, gets no orders, and would refuse them.
     pub foreign: bool,
+    /// Where the coordinator answers HTTP: daemons forward what they are asked.
+    pub api: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::contract::{
-    BYTES_PER_TXN_MAX, Campaign, Candidate, Committed, Follow, KeyRange, OPS_PER_TXN_MAX, Office, Op, Position,
-    Store,
+    BYTES_PER_TXN_MAX, Campaign, Candidate, Committed, Follow, KeyRange, OPS_PER_TXN_MAX, Office, Op,
+    Position, Store,
 };
 use crate::error::{CommitError, KeepAliveError, LoadError, Refusal, WatchError};
 use crate::testing::{PATIENCE, commit_surely, wait_for};
@@ -211,7 +211,9 @@ pub async fn an_office_in_use_is_not_given_to_another(fixture: &dyn Fixture) {
     let (first, second) = (fixture.store().await, fixture.store().await);
     let office = elect(&*first, "a", TTL).await;
     match second.office(&candidate("b"), TTL).await.expect("answers") {
-        Campaign::HeldBy(holder) => assert_eq!((holder.candidate, holder.term), (candidate("a"), office.term)),
+        Campaign::HeldBy(holder) => {
+            assert_eq!((holder.candidate, holder.term), (candidate("a"), office.term))
+        }
         Campaign::Elected(office) => panic!("{office:?}"),
     }
     first.commit(&office, 1, &[]).await.expect("still in office");
@@ -240,8 +242,10 @@ pub async fn an_office_that_is_not_kept_alive_ends(fixture: &dyn Fixture) {
     let store = fixture.store().await;
     let office = elect(&*store, "a", SHORT_TTL).await;
     assert!(office.valid_for >= SHORT_TTL);
-    wait_for("the office to end", || async { store.holder().await.expect("answers").is_none().then_some(()) })
-        .await;
+    wait_for("the office to end", || async {
+        store.holder().await.expect("answers").is_none().then_some(())
+    })
+    .await;
     expect_office_lost(store.commit(&office, 1, &[]).await);
 }
 
@@ -346,7 +350,10 @@ pub async fn values_come_back_byte_for_byte(fixture: &dyn Fixture) {
     let store = fixture.store().await;
     let office = elect(&*store, "a", TTL).await;
     let every_byte: Vec<u8> = (0..=255).collect();
-    store.commit(&office, 1, &[Op::put("n/bytes", every_byte.clone()), Op::put("n/empty", "")]).await.expect("taken");
+    store
+        .commit(&office, 1, &[Op::put("n/bytes", every_byte.clone()), Op::put("n/empty", "")])
+        .await
+        .expect("taken");
     let wanted = BTreeMap::from([(b"n/bytes".to_vec(), every_byte), (b"n/empty".to_vec(), Vec::new())]);
     assert_eq!(all(&store).await.0, wanted);
 }
@@ -360,7 +367,10 @@ pub async fn a_load_gives_the_ranges_asked_for_and_nothing_else(fixture: &dyn Fi
         let op = |n: usize| Op::put(format!("i/{shard:02x}/{n:04}"), format!("{shard}-{n}"));
         store.commit(&office, head, &(0..100).map(op).collect::<Vec<_>>()).await.expect("taken");
     }
-    store.commit(&office, head + 1, &[Op::put("s/web", "web"), Op::put("i0", "next to it")]).await.expect("taken");
+    store
+        .commit(&office, head + 1, &[Op::put("s/web", "web"), Op::put("i0", "next to it")])
+        .await
+        .expect("taken");
     let ranges = [
         KeyRange::prefix("i/03/"),
         KeyRange::prefix("s/"),
@@ -371,7 +381,7 @@ pub async fn a_load_gives_the_ranges_asked_for_and_nothing_else(fixture: &dyn Fi
     let (records, position) = load(&store, &ranges).await;
     assert_eq!((records.len(), position.head), (100 + 1 + 100 + 10, head + 1));
     assert_eq!(records[&b"i/0f/0099".to_vec()], b"15-99");
-    assert!(!records.contains_key(&b"i/07/0020".to_vec()));
+    assert!(!records.contains_key(b"i/07/0020".as_slice()));
     assert_eq!(load(&store, &[]).await.0.len(), 0);
 }
 
@@ -422,7 +432,11 @@ pub async fn a_follower_sees_every_transaction_after_its_position_in_order(fixtu
     let (_, position) = all(&reader).await;
     let mut follow = reader.watch(position).await.expect("answers");
     for n in 6..=60 {
-        let ops = [Op::put("n/one", number(n)), Op::put(format!("s/{n}"), number(n)), Op::delete(format!("s/{}", n - 1))];
+        let ops = [
+            Op::put("n/one", number(n)),
+            Op::put(format!("s/{n}"), number(n)),
+            Op::delete(format!("s/{}", n - 1)),
+        ];
         writer.commit(&office, n, &ops).await.expect("taken");
         // an office changing hands in between is none of a follower's business
         let presence = writer.announce(&candidate("c"), TTL).await.expect("answers");
@@ -485,7 +499,8 @@ pub async fn load_then_follow_gives_the_same_records_as_a_later_load(fixture: &d
     let office = elect(&*writer, "a", TTL * 3).await;
     let writing = tokio::spawn(async move {
         for n in 1..=200_u64 {
-            let ops = [Op::put(format!("n/{}", n * 7 % 31), number(n)), Op::delete(format!("n/{}", n * 5 % 31))];
+            let ops =
+                [Op::put(format!("n/{}", n * 7 % 31), number(n)), Op::delete(format!("n/{}", n * 5 % 31))];
             commit_surely(&*writer, &office, n, &ops).await.expect("taken");
         }
     });
@@ -522,10 +537,12 @@ pub async fn a_candidate_vanishes_when_its_lease_runs_out(fixture: &dyn Fixture)
     let store = fixture.store().await;
     let stays = store.announce(&candidate("a"), SHORT_TTL).await.expect("answers");
     drop(store.announce(&candidate("b"), SHORT_TTL).await.expect("answers"));
-    let gone = || async { (!store.candidates().await.expect("answers").contains(&candidate("b"))).then_some(()) };
+    let gone =
+        || async { (!store.candidates().await.expect("answers").contains(&candidate("b"))).then_some(()) };
     wait_for("the one that is not kept to vanish", gone).await;
     // a busy machine may let the other one's lease slip; then it appears again by itself
-    let there = || async { store.candidates().await.expect("answers").contains(&candidate("a")).then_some(()) };
+    let there =
+        || async { store.candidates().await.expect("answers").contains(&candidate("a")).then_some(()) };
     wait_for("the one that is kept", there).await;
     stays.withdraw().await;
 }

@@ -72,6 +72,13 @@ pub struct Office {
     pub(crate) lease: i64,
 }
 
+impl Office {
+    /// An office as a store without leases grants it; for stores outside of this crate, and tests.
+    pub fn new(term: u64, candidate: Candidate, valid_for: Duration) -> Office {
+        Office { term, candidate, valid_for, lease: 0 }
+    }
+}
+
 /// Who is in office.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -214,7 +221,10 @@ pub struct Follow {
 }
 
 impl Follow {
-    pub(crate) fn new(received: mpsc::Receiver<Result<Committed, WatchError>>, task: JoinHandle<()>) -> Follow {
+    pub(crate) fn new(
+        received: mpsc::Receiver<Result<Committed, WatchError>>,
+        task: JoinHandle<()>,
+    ) -> Follow {
         Follow { received, task }
     }
 
@@ -255,7 +265,7 @@ impl Presence {
     }
 }
 
-/// Asserts what the caller must keep, and measures. `Err` carries the bytes.
+/// Asserts what the caller must keep, and measures.
 pub(crate) fn check_transaction(head: u64, ops: &[Op]) -> Result<(), CommitError> {
     assert!(ops.len() <= OPS_PER_TXN_MAX, "{} operations in one transaction", ops.len());
     assert!(head > 0, "transactions are numbered from 1");

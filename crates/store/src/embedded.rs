@@ -336,7 +336,9 @@ fn translate(operation: &'static str, path: &Path, error: redb::Error) -> StoreE
             known: FORMAT,
         },
         // a truncated file ends before the page that is read, or lacks redb's magic number
-        redb::Error::Io(source) if matches!(source.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData) => {
+        redb::Error::Io(source)
+            if matches!(source.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData) =>
+        {
             damaged(path, source.into())
         }
         redb::Error::Io(source) => file_error(operation, path, source),
@@ -382,7 +384,7 @@ impl Store for EmbeddedStore {
                 }
                 newer
             });
-            Ok(Campaign::Elected(Office { term, candidate, valid_for: ttl, lease: 0 }))
+            Ok(Campaign::Elected(Office::new(term, candidate, ttl)))
         })
         .await?
     }

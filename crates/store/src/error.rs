@@ -89,8 +89,12 @@ impl CommitError {
     /// Whether the transaction may have been applied, or may still be.
     pub fn may_be_applied(&self) -> bool {
         match self {
-            CommitError::Unknown { .. } | CommitError::SpaceExhausted { .. } | CommitError::Broken { .. } => true,
-            CommitError::Refused { .. } | CommitError::Unavailable { .. } | CommitError::TooLarge { .. } => false,
+            CommitError::Unknown { .. } | CommitError::SpaceExhausted { .. } | CommitError::Broken { .. } => {
+                true
+            }
+            CommitError::Refused { .. } | CommitError::Unavailable { .. } | CommitError::TooLarge { .. } => {
+                false
+            }
         }
     }
 }

@@ -77,7 +77,10 @@ impl State {
     fn apply(&mut self, office: &Office, head: u64, ops: &[Op], local: &Local) -> Result<(), CommitError> {
         let holder = self.in_office().map(|held| held.holder.clone());
         if holder.as_ref().is_none_or(|holder| holder.term != office.term) {
-            return Err(CommitError::Refused { head, why: Refusal::OfficeLost { term: office.term, holder } });
+            return Err(CommitError::Refused {
+                head,
+                why: Refusal::OfficeLost { term: office.term, holder },
+            });
         }
         if self.head + 1 != head {
             let why = Refusal::HeadIsOther { expected: head - 1, found: Some(self.head) };
@@ -168,7 +171,7 @@ impl Store for MemoryStore {
             let term = state.term;
             let holder = Holder { candidate: candidate.clone(), term };
             state.office = Some(Held { holder, ttl, until: Instant::now() + ttl });
-            Office { term, candidate: candidate.clone(), valid_for: ttl, lease: 0 }
+            Office::new(term, candidate.clone(), ttl)
         };
         self.office_changed();
         Ok(Campaign::Elected(office))
@@ -249,7 +252,9 @@ impl Store for MemoryStore {
                 state.late.push(Late { office: office.clone(), head, ops: ops.to_vec() });
                 Err(lost(head, "no answer in time"))
             }
-            Some(Fault::Unavailable) => Err(CommitError::Unavailable { head, source: "not connected".into() }),
+            Some(Fault::Unavailable) => {
+                Err(CommitError::Unavailable { head, source: "not connected".into() })
+            }
             Some(Fault::Refuse) => {
                 let why = Refusal::OfficeLost { term: office.term, holder: None };
                 Err(CommitError::Refused { head, why })

@@ -83,7 +83,8 @@ pub async fn fill(store: &dyn Store, records: u64) -> Result<(), Cause> {
 
 /// Loads all of it, and says how many records and bytes there are.
 pub async fn load(store: Arc<dyn Store>) -> Result<(u64, u64), Cause> {
-    let ranges: Vec<KeyRange> = (0..SHARDS).map(|shard| KeyRange::prefix(format!("i/{shard:02x}/"))).collect();
+    let ranges: Vec<KeyRange> =
+        (0..SHARDS).map(|shard| KeyRange::prefix(format!("i/{shard:02x}/"))).collect();
     let (sink, mut batches) = mpsc::channel(4);
     let loading = tokio::spawn(async move { store.load(&ranges, sink).await });
     let (mut records, mut bytes) = (0, 0);

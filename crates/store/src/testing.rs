@@ -290,7 +290,8 @@ impl EtcdCluster {
         wait_for("etcd to have a leader", || async {
             let mut ids = BTreeMap::new();
             let mut leaders = Vec::new();
-            for (n, member) in self.members.iter().enumerate().filter(|(_, member)| member.running.is_some()) {
+            for (n, member) in self.members.iter().enumerate().filter(|(_, member)| member.running.is_some())
+            {
                 let status = status(&member.client_url).await?;
                 ids.insert(status.header?.member_id, n);
                 leaders.push(status.leader);

@@ -1,5 +1,8 @@
 //! The embedded store: the suite, and what only a file can go through.
 
+// clippy takes only the test functions themselves for tests, not what they share
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -168,7 +171,10 @@ async fn opens_whole_or_is_refused(path: &Path, wanted: &BTreeMap<Vec<u8>, Vec<u
     let (found, position) = records(&store).await.unwrap_or_else(|error| panic!("{how}: {error}"));
     assert!(found == *wanted && position.head == 30, "{how}: something is missing, head {}", position.head);
     let office = elect(&store).await;
-    store.commit(&office, 31, &[Op::put("n/after", "1")]).await.unwrap_or_else(|error| panic!("{how}: {error}"));
+    store
+        .commit(&office, 31, &[Op::put("n/after", "1")])
+        .await
+        .unwrap_or_else(|error| panic!("{how}: {error}"));
     true
 }
 

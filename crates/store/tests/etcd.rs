@@ -1,5 +1,8 @@
 //! etcd: the suite against a real one, and what prefix, endpoints and members can go through.
 
+// clippy takes only the test functions themselves for tests, not what they share
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -11,8 +14,8 @@ use store::conformance::Fixture;
 use store::etcd::{EtcdConfig, EtcdStore};
 use store::testing::{EtcdCluster, PATIENCE, commit_surely, wait_for};
 use store::{
-    Candidate, CommitError, KeepAliveError, KeyRange, LoadError, Office, Op, Position, Refusal, Store, StoreError,
-    WatchError,
+    Candidate, CommitError, KeepAliveError, KeyRange, LoadError, Office, Op, Position, Refusal, Store,
+    StoreError, WatchError,
 };
 use tokio::sync::{OnceCell, mpsc};
 use tokio::time::timeout;
@@ -62,7 +65,8 @@ async fn a_follower_behind_what_etcd_compacted_is_told_to_load_again() {
 
 async fn elect(store: &EtcdStore) -> Office {
     let candidate = Candidate::new("a", "");
-    wait_for("office", || async { store.office(&candidate, Duration::from_secs(300)).await.ok()?.elected() }).await
+    wait_for("office", || async { store.office(&candidate, Duration::from_secs(300)).await.ok()?.elected() })
+        .await
 }
 
 async fn load(store: &EtcdStore, ranges: &[KeyRange]) -> (BTreeMap<Vec<u8>, Vec<u8>>, Position) {
@@ -101,10 +105,13 @@ async fn two_prefixes_in_one_etcd_do_not_see_each_other() {
 async fn unusable_configuration_is_named() {
     let (_, config) = shared().await;
     for prefix in ["", "/", "x", "/x/", "/x y"] {
-        let error = EtcdStore::open(&EtcdConfig { prefix: prefix.to_owned(), ..config.clone() }).await.err().unwrap();
+        let error =
+            EtcdStore::open(&EtcdConfig { prefix: prefix.to_owned(), ..config.clone() }).await.err().unwrap();
         assert!(matches!(error, StoreError::Configuration { .. }), "{error}");
     }
-    for endpoints in [vec![], vec!["https://a:1".to_owned()], vec!["http://".to_owned()], vec!["nonsense".to_owned()]] {
+    for endpoints in
+        [vec![], vec!["https://a:1".to_owned()], vec!["http://".to_owned()], vec!["nonsense".to_owned()]]
+    {
         let error = EtcdStore::open(&EtcdConfig { endpoints, ..config.clone() }).await.err().unwrap();
         assert!(matches!(error, StoreError::Configuration { .. }), "{error}");
     }
@@ -178,7 +185,8 @@ async fn an_office_key_deleted_by_hand_ends_the_office() {
     cluster.meddle(&format!("{}/office", config.prefix), None).await;
     assert!(matches!(store.keep_alive(&office).await, Err(KeepAliveError::Lost { .. })));
     let refused = store.commit(&office, 1, &[]).await;
-    let lost = matches!(&refused, Err(CommitError::Refused { why: Refusal::OfficeLost { holder: None, .. }, .. }));
+    let lost =
+        matches!(&refused, Err(CommitError::Refused { why: Refusal::OfficeLost { holder: None, .. }, .. }));
     assert!(lost, "{refused:?}");
 }
 
@@ -191,7 +199,8 @@ async fn a_prefix_that_was_emptied_is_not_taken_for_a_beginning() {
     cluster.meddle(&format!("{}/state/head", config.prefix), None).await;
     assert!(matches!(store.head().await, Err(StoreError::Malformed { .. })));
     let refused = store.commit(&office, 2, &[]).await;
-    let other = matches!(&refused, Err(CommitError::Refused { why: Refusal::HeadIsOther { found: None, .. }, .. }));
+    let other =
+        matches!(&refused, Err(CommitError::Refused { why: Refusal::HeadIsOther { found: None, .. }, .. }));
     assert!(other, "{refused:?}");
     assert!(matches!(EtcdStore::open(&config).await, Err(StoreError::Malformed { .. })));
 }
@@ -290,7 +299,8 @@ impl Load {
         let stopped = Arc::clone(&load.stop);
         let reader = EtcdStore::open(config).await.unwrap();
         load.tasks.push(tokio::spawn(async move {
-            let ranges: Vec<KeyRange> = (0..SHARDS).map(|n| KeyRange::prefix(format!("i/{n:02x}/"))).collect();
+            let ranges: Vec<KeyRange> =
+                (0..SHARDS).map(|n| KeyRange::prefix(format!("i/{n:02x}/"))).collect();
             while !stopped.load(Ordering::Relaxed) {
                 // nobody in office for a while is no reason to give up
                 let (sink, mut batches) = mpsc::channel(100);
@@ -359,7 +369,8 @@ async fn whichever_member_dies_the_store_goes_on_with_another() {
 async fn a_member_that_stands_still_is_left_for_another() {
     let mut cluster = EtcdCluster::start(3).await;
     // connected to member 0, because the other endpoint is down at first
-    let config = EtcdConfig { endpoints: vec![cluster.endpoint(0), cluster.endpoint(1)], prefix: "/x".to_owned() };
+    let config =
+        EtcdConfig { endpoints: vec![cluster.endpoint(0), cluster.endpoint(1)], prefix: "/x".to_owned() };
     cluster.kill(1);
     // the member that was killed may have been the leader
     let store = wait_for("the store", || async { EtcdStore::open(&config).await.ok() }).await;

@@ -1,5 +1,8 @@
 //! The memory store: the suite, and the faults it can inject.
 
+// clippy takes only the test functions themselves for tests, not what they share
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

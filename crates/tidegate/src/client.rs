@@ -39,10 +39,6 @@ impl Client {
         Ok(Client { http, base, token: global.token.clone().filter(|token| !token.is_empty()) })
     }
 
-    pub fn base(&self) -> &str {
-        &self.base
-    }
-
     pub async fn get(&self, path: &str) -> Outcome<Value> {
         self.call(Method::GET, path, None).await
     }

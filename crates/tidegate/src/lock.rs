@@ -34,9 +34,10 @@ impl DirLock {
             }
             std::thread::sleep(PAUSE);
         }
-        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| {
-            file.write_all(format!("{}\n", std::process::id()).as_bytes())
-        });
+        let written = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
         written.map_err(cannot)?;
         Ok(DirLock(file))
     }
@@ -75,7 +76,10 @@ mod tests {
         let lock = DirLock::take(dir.path(), "daemon").unwrap();
         assert_eq!(holder(dir.path(), "daemon"), Some(std::process::id() as i32));
         let message = DirLock::take(dir.path(), "daemon").unwrap_err().message.unwrap();
-        assert!(message.starts_with(&format!("another daemon (pid {}) uses", std::process::id())), "{message}");
+        assert!(
+            message.starts_with(&format!("another daemon (pid {}) uses", std::process::id())),
+            "{message}"
+        );
         drop(lock);
         assert_eq!(holder(dir.path(), "daemon"), None);
         assert!(DirLock::take(dir.path(), "daemon").is_ok());

@@ -7,7 +7,9 @@ mod cli;
 mod client;
 mod commands;
 mod config;
+mod daemon;
 mod demo;
+mod dev;
 mod failure;
 mod leash;
 mod lock;
@@ -23,7 +25,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::{
-    cli::{Cli, Command},
+    cli::{Cli, Command, DemoCommand},
     failure::{Failure, Outcome},
 };
 
@@ -48,7 +50,24 @@ fn carry_out(cli: Cli) -> Outcome {
             out::bytes(&script)
         }
         Command::Run(args) => run::run(args),
+        Command::Dev(args) => dev::dev(args),
+        // On the main thread, without a runtime: the instance dies with the thread that forked it.
+        Command::Shim { dir } => match worker::shim::shim_main(&dir) {
+            0 => Ok(()),
+            code => Err(Failure { code: u8::try_from(code).unwrap_or(1), message: None }),
+        },
+        Command::Leash { command } => one_thread()?.block_on(leash::leash(&command)),
+        Command::Demo(which) => one_thread()?.block_on(demo(which)).map_err(Failure::from),
         command => one_thread()?.block_on(commands::run(&cli.global, command)),
+    }
+}
+
+async fn demo(which: DemoCommand) -> anyhow::Result<()> {
+    match which {
+        DemoCommand::Web { port } => demo::demo_web(port).await,
+        DemoCommand::Batch => demo::demo_batch().await,
+        DemoCommand::System => demo::demo_system().await,
+        DemoCommand::Store => demo::demo_store().await,
     }
 }
 

@@ -11,9 +11,8 @@ pub struct Signals([(&'static str, Signal); 3]);
 
 impl Signals {
     pub fn listen() -> Outcome<Signals> {
-        let on = |kind| {
-            signal(kind).map_err(|error| Failure::error(format!("cannot wait for signals: {error}")))
-        };
+        let on =
+            |kind| signal(kind).map_err(|error| Failure::error(format!("cannot wait for signals: {error}")));
         Ok(Signals([
             ("SIGTERM", on(SignalKind::terminate())?),
             ("SIGINT", on(SignalKind::interrupt())?),

@@ -1,5 +1,6 @@
 //! The async shell of a node: processes, checks, volumes, pipelines.
 
+pub mod agent;
 pub mod cgroup;
 pub mod checks;
 pub mod host;

@@ -131,6 +131,8 @@ pub struct Start {
     pub random: u64,
     /// Who takes office, for the event.
     pub candidate: String,
+    /// Where it answers HTTP.
+    pub api: String,
 }
 
 /// What is seen of a node, beside its record.
@@ -168,6 +170,7 @@ pub struct Coordinator {
     timers: Timers,
     no_space_since: Option<Time>,
     resigned: bool,
+    api: String,
 }
 
 impl Coordinator {
@@ -192,6 +195,7 @@ impl Coordinator {
             timers: Timers::default(),
             no_space_since: None,
             resigned: false,
+            api: start.api,
             cluster: start.cluster,
         };
         if this.cluster.meta().cluster.0 == 0 {

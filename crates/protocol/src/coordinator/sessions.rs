@@ -170,7 +170,7 @@ impl Coordinator {
                 false => {}
             }
         }
-        let welcome = Welcome { epoch, timing: self.timing, foreign };
+        let welcome = Welcome { epoch, timing: self.timing, foreign, api: self.api.clone() };
         self.send(node, DownBody::Welcome(welcome));
         self.send_all_orders(node, now);
         if self.cluster.node(node).rec.roles.edge && !foreign {

@@ -44,6 +44,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for InBody<T> {
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, ApiFailure> {
         let bytes = read(request.into_body()).await?;
+        // A list would be taken for a shape's fields in their order.
+        if bytes.trim_ascii_start().first().is_some_and(|first| *first == b'[') {
+            return Err(ApiFailure::invalid("the body is a list, not an object"));
+        }
         serde_json::from_slice(&bytes).map(InBody).map_err(|error| {
             let what = if error.is_data() { "does not have the right shape" } else { "is not JSON" };
             ApiFailure::invalid(format!("the body {what}: {error}"))

@@ -1,14 +1,17 @@
 //! Requests that reach a daemon which is not the coordinator.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::ApiFailure;
 use super::caller::peer_of;
 use super::state::{ApiState, base_url};
+use crate::OfficeHandle;
 
 /// Which daemon passed a request on. One that has it is not passed on again: two daemons that each
 /// take the other for the coordinator would play ball with it.
@@ -28,11 +31,43 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 
+/// An answer begins within this time. What is asked of the coordinator waits for the store, which may
+/// take nothing for as long as it has no space.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// The coordinator's own word on what is wrong is better than ours.
+const FORWARD_MAX: Duration = Duration::from_secs(25);
+const _: () = assert!(FORWARD_MAX.as_secs() > ANSWER_MAX.as_secs());
+const REASONS_MAX: Duration = Duration::from_secs(1);
+
 pub(super) async fn forward(State(state): State<ApiState>, request: Request, next: Next) -> Response {
-    if state.acting().is_some() {
-        return next.run(request).await;
+    let Some(office) = state.acting() else {
+        return pass_on(&state, request).await.unwrap_or_else(IntoResponse::into_response);
+    };
+    match tokio::time::timeout(ANSWER_MAX, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => stuck(office).await.into_response(),
     }
-    pass_on(&state, request).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// Why the coordinator's answers do not come.
+async fn stuck(office: &OfficeHandle) -> ApiFailure {
+    let reasons = office.peek(|coordinator, _| coordinator.cluster_reasons());
+    let reasons = match tokio::time::timeout(REASONS_MAX, reasons).await {
+        Ok(Ok(reasons)) => reasons,
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    };
+    let later = "what was asked may still be carried out";
+    match reasons.first() {
+        Some(reason) => {
+            let message = format!("{}; {later}", reason.message);
+            ApiFailure::new(StatusCode::SERVICE_UNAVAILABLE, reason.code.as_str(), message)
+                .with("hint", reason.code.hint())
+        }
+        None => {
+            let message = format!("the store did not answer within {}s; {later}", ANSWER_MAX.as_secs());
+            ApiFailure::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
+        }
+    }
 }
 
 async fn pass_on(state: &ApiState, request: Request) -> Result<Response, ApiFailure> {
@@ -55,13 +90,12 @@ async fn pass_on(state: &ApiState, request: Request) -> Result<Response, ApiFail
         .request(parts.method, format!("{}{path}", base_url(&api)))
         .headers(headers)
         .body(reqwest::Body::wrap_stream(body.into_data_stream()));
-    match sent.send().await {
-        Ok(answer) => Ok(relay(answer)),
-        Err(error) => {
-            let message = format!("the coordinator at {api} does not answer: {}", cause_of(&error));
-            Err(ApiFailure::no_coordinator(message))
-        }
-    }
+    let why = match tokio::time::timeout(FORWARD_MAX, sent.send()).await {
+        Ok(Ok(answer)) => return Ok(relay(answer)),
+        Ok(Err(error)) => cause_of(&error),
+        Err(_) => format!("nothing came within {}s", FORWARD_MAX.as_secs()),
+    };
+    Err(ApiFailure::no_coordinator(format!("the coordinator at {api} does not answer: {why}")))
 }
 
 /// Hands another daemon's answer on, as it comes in.

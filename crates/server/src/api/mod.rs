@@ -17,9 +17,6 @@ mod services;
 mod state;
 mod volumes;
 
-#[cfg(test)]
-mod tests;
-
 use axum::{Router, middleware};
 use utoipa::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::caller::Caller;
 use super::error::{Answer, ApiFailure};
-use super::extract::{InBody, InPath};
+use super::extract::{InBody, InPath, InQuery};
 use super::instances;
 use super::state::ApiState;
 use crate::Slice;
@@ -110,6 +110,11 @@ pub(super) async fn put(
     }
 }
 
+/// Nothing: a wish that is not known must not be passed over where it might be "only try".
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NoQuery {}
+
 /// Creates or updates several services: all or none. Idempotent; says what changed.
 #[utoipa::path(post, path = "/v1/apply", tag = "services", operation_id = "apply",
     request_body = SpecFileShape,
@@ -117,6 +122,7 @@ pub(super) async fn put(
 pub(super) async fn apply(
     State(state): State<ApiState>,
     caller: Caller,
+    InQuery(NoQuery {}): InQuery<NoQuery>,
     InBody(file): InBody<SpecFile>,
 ) -> Answer<Json<ApplyView>> {
     if file.service.is_empty() {

@@ -68,3 +68,107 @@ pub(super) fn apply(cluster: &mut Cluster, key: &[u8], value: Option<&[u8]>) -> 
     cluster.apply(&change);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{Change, encode_change};
+    use store::{Op, memory::MemoryStore};
+
+    /// Small enough for any machine; `TIDEGATE_LOAD` makes it a measurement.
+    fn instances() -> u64 {
+        std::env::var("TIDEGATE_LOAD").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000)
+    }
+
+    fn sample(count: u64) -> Cluster {
+        let mut cluster = Cluster::default();
+        let file = r#"{"name": "web", "command": ["./web"], "memory": "1MiB"}"#;
+        let file: model::spec::ServiceFile = serde_json::from_str(file).unwrap();
+        let (name, _, spec) = file.check().unwrap();
+        let spec = std::sync::Arc::new(spec);
+        for n in 0..(count / 100).max(1) {
+            cluster.apply(&Change::Node(model::Node {
+                id: model::NodeId::new(&format!("node-{n}")),
+                roles: model::Roles::WORKER,
+                intent: model::Intent::Active,
+                health: model::Health::Up,
+                health_since: model::Time(0),
+                labels: Default::default(),
+                capacity: model::Resources { memory: 1 << 40, cpu: 1 << 20 },
+                process_epoch: model::ProcessEpoch(1),
+                life: model::Life(1),
+                host: "10.0.0.1".to_owned(),
+                api: "10.0.0.1:7070".to_owned(),
+                memory_caps: model::MemoryCaps::CgroupV2,
+                foreign: false,
+                registered_at: model::Time(0),
+            }));
+        }
+        cluster.apply(&Change::Service(model::Service {
+            name,
+            count: count as u32,
+            release: 1,
+            healthy: None,
+            releases: [(1, std::sync::Arc::clone(&spec))].into(),
+            rollout: model::Rollout {
+                state: model::RolloutState::Complete,
+                progress_at: model::Time(0),
+                ready_max: 0,
+            },
+            removed: false,
+            created_at: model::Time(0),
+        }));
+        let nodes = cluster.nodes().count() as u64;
+        for n in 0..count {
+            let (id, on) = (model::InstanceId(1 + n), model::NodeIx((n % nodes) as u32));
+            let mut instance = model::Instance::new(id, model::ServiceIx(0), on, 1, &spec, model::Time(5));
+            instance.actual = model::Actual::Ready;
+            instance.ports = Box::new([20_000]);
+            cluster.apply(&Change::Instance(instance));
+        }
+        cluster
+    }
+
+    async fn stored(cluster: &Cluster) -> MemoryStore {
+        let store = MemoryStore::new();
+        let me = store::Candidate::new("a", "");
+        let office = store.office(&me, std::time::Duration::from_secs(600)).await.unwrap().elected().unwrap();
+        // Instances first: what they refer to comes later in the store's order as well.
+        let mut changes: Vec<Change> = cluster.instances().cloned().map(Change::Instance).collect();
+        changes.extend(cluster.nodes().map(|(_, node)| Change::Node(node.rec.clone())));
+        changes.extend(cluster.services().map(|(_, entry)| Change::Service(entry.rec.clone())));
+        for (n, group) in changes.chunks(store::OPS_PER_TXN_MAX).enumerate() {
+            let ops: Vec<Op> = group
+                .iter()
+                .map(|change| encode_change(cluster, change))
+                .map(|(key, value)| Op { key: key.into_bytes(), value })
+                .collect();
+            store.commit(&office, n as u64 + 1, &ops).await.unwrap();
+        }
+        store
+    }
+
+    #[tokio::test]
+    async fn what_was_stored_is_loaded_whatever_comes_first() {
+        let before = sample(instances());
+        let store = stored(&before).await;
+        let begun = std::time::Instant::now();
+        let loaded = load(&store).await.unwrap();
+        println!("{} instances loaded in {:?}", loaded.cluster.instance_count(), begun.elapsed());
+        assert_eq!(loaded.cluster.instance_count(), before.instance_count());
+        assert_eq!(loaded.position.head, store.head().await.unwrap());
+        for (ix, node) in before.nodes() {
+            assert_eq!(loaded.cluster.node_by_id(node.rec.id.as_str()).unwrap().used, before.node(ix).used);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_record_of_a_newer_version_is_an_error_that_says_so() {
+        let store = MemoryStore::new();
+        let me = store::Candidate::new("a", "");
+        let office = store.office(&me, std::time::Duration::from_secs(600)).await.unwrap().elected().unwrap();
+        store.commit(&office, 1, &[Op::put("n/node-1", vec![9, 9])]).await.unwrap();
+        let error = load(&store).await.err().unwrap().to_string();
+        assert!(error.contains("written by a newer tidegate"), "{error}");
+    }
+}

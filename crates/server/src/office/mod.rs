@@ -14,9 +14,6 @@ mod term;
 mod upkeep;
 mod warm;
 
-#[cfg(test)]
-mod tests;
-
 use std::sync::{Arc, atomic::AtomicBool};
 
 use protocol::Timing;

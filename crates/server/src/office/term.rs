@@ -101,6 +101,7 @@ impl Tenure {
             timing: shared.config.timing,
             random: random()?,
             candidate: shared.config.candidate.clone(),
+            api: shared.config.api.clone(),
         };
         let (coordinator, outputs) = Coordinator::new(start, clock.now());
         let term = Tenure {
@@ -139,6 +140,12 @@ impl Tenure {
     async fn serve(&mut self) -> End {
         let stop = self.shared.stop.clone();
         loop {
+            // An input that took long must not make us overlook that the lease was extended meanwhile.
+            while let Ok(control) = self.from_control.try_recv() {
+                if let ControlFlow::Break(end) = self.control(control) {
+                    return end;
+                }
+            }
             let now = self.clock.now();
             if now >= self.holds_until {
                 // The store may have elected another by now, whether or not it answers us.

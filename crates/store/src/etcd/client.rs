@@ -220,7 +220,10 @@ impl Client {
             .collect();
         success.push(put(keys.head.clone(), encode_number(head), 0));
         let txn = proto::TxnRequest {
-            compare: vec![created_at(&keys.office, office.term), value_is(&keys.head, encode_number(head - 1))],
+            compare: vec![
+                created_at(&keys.office, office.term),
+                value_is(&keys.head, encode_number(head - 1)),
+            ],
             success,
             failure: vec![get(&keys.office), get(&keys.head)],
         };
@@ -285,11 +288,13 @@ impl Client {
 
     pub(super) async fn status(&self) -> Result<Status, StoreError> {
         const OPERATION: &str = "asking for the status";
-        let ask = |channel| async move { MaintenanceClient::new(channel).status(proto::StatusRequest {}).await };
+        let ask =
+            |channel| async move { MaintenanceClient::new(channel).status(proto::StatusRequest {}).await };
         let answer = self.links.retry(OPERATION, USUAL, ask).await;
         let member = answer.map_err(|error| self.links.rejected(OPERATION, error))?;
-        let ask =
-            |channel| async move { MaintenanceClient::new(channel).alarm(proto::AlarmRequest::default()).await };
+        let ask = |channel| async move {
+            MaintenanceClient::new(channel).alarm(proto::AlarmRequest::default()).await
+        };
         let answer = self.links.retry(OPERATION, USUAL, ask).await;
         let alarms = answer.map_err(|error| self.links.rejected(OPERATION, error))?.alarms;
         Ok(Status {
@@ -314,7 +319,8 @@ pub(super) async fn load(
     let next = Arc::new(AtomicUsize::new(0));
     let mut fetchers = JoinSet::new();
     for _ in 0..RANGES_AT_ONCE.min(ranges.len()) {
-        let (client, ranges, next, sink) = (Arc::clone(client), Arc::clone(&ranges), Arc::clone(&next), sink.clone());
+        let (client, ranges, next, sink) =
+            (Arc::clone(client), Arc::clone(&ranges), Arc::clone(&next), sink.clone());
         fetchers.spawn(async move {
             while let Some(range) = ranges.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let batch = client.load_range(position, range).await?;

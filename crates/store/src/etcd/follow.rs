@@ -87,7 +87,11 @@ impl Client {
     }
 
     /// Whole transactions out of events. etcd never splits one over two answers unless it is asked to.
-    fn transactions(&self, events: Vec<Event>, position: &mut Position) -> Result<Vec<Committed>, WatchError> {
+    fn transactions(
+        &self,
+        events: Vec<Event>,
+        position: &mut Position,
+    ) -> Result<Vec<Committed>, WatchError> {
         let mut found: Vec<(Committed, Option<u64>)> = Vec::new();
         for event in events {
             let deleted = event.r#type == EventType::Delete as i32;
@@ -106,7 +110,8 @@ impl Client {
         let mut whole = Vec::with_capacity(found.len());
         for (mut committed, head) in found {
             let expected = position.head + 1;
-            committed.head = head.filter(|head| *head == expected).ok_or(WatchError::Gap { expected, found: head })?;
+            committed.head =
+                head.filter(|head| *head == expected).ok_or(WatchError::Gap { expected, found: head })?;
             *position = Position { head: expected, revision: committed.revision };
             whole.push(committed);
         }
@@ -195,7 +200,11 @@ pub(super) async fn holder(client: Arc<Client>, revision: u64, sender: watch::Se
     }
 }
 
-async fn follow_office(client: &Client, revision: u64, sender: &watch::Sender<Option<Holder>>) -> Interruption {
+async fn follow_office(
+    client: &Client,
+    revision: u64,
+    sender: &watch::Sender<Option<Holder>>,
+) -> Interruption {
     let mut stream = match client.open_watch(&client.keys.office, &[], revision + 1).await {
         Ok(stream) => stream,
         Err(interruption) => return interruption,

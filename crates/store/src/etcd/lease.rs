@@ -43,7 +43,8 @@ impl Client {
             let message = proto::LeaseGrantRequest { ttl: seconds as i64, id: 0 };
             leases(channel).lease_grant(request(message)).await
         };
-        let answer: Result<proto::LeaseGrantResponse, CallError> = self.links.retry(operation, USUAL, call).await;
+        let answer: Result<proto::LeaseGrantResponse, CallError> =
+            self.links.retry(operation, USUAL, call).await;
         let granted = answer.map_err(|error| self.links.rejected(operation, error))?;
         Ok((granted.id, Duration::from_secs(granted.ttl as u64)))
     }
@@ -81,7 +82,11 @@ impl Client {
         }
     }
 
-    pub(super) async fn campaign(&self, candidate: &Candidate, ttl: Duration) -> Result<Campaign, StoreError> {
+    pub(super) async fn campaign(
+        &self,
+        candidate: &Candidate,
+        ttl: Duration,
+    ) -> Result<Campaign, StoreError> {
         // most tries find somebody in office; they need no lease
         if let (Some(holder), _) = self.holder().await? {
             return Ok(Campaign::HeldBy(holder));

@@ -48,8 +48,7 @@ pub(super) struct Bounds {
 }
 
 /// Etcd itself gives up on a request after 5 s and two election timeouts.
-pub(super) const USUAL: Bounds =
-    Bounds { attempt: Duration::from_secs(5), overall: Duration::from_secs(10) };
+pub(super) const USUAL: Bounds = Bounds { attempt: Duration::from_secs(5), overall: Duration::from_secs(10) };
 
 /// An answer of etcd.
 pub(super) trait Answer {
@@ -108,7 +107,8 @@ pub(super) enum CallError {
 impl Links {
     pub(super) fn new(endpoints: &[String]) -> Result<Links, StoreError> {
         let parse = |text: &String| {
-            let wrong = |why: String| StoreError::Configuration { what: format!("etcd endpoint {text}: {why}") };
+            let wrong =
+                |why: String| StoreError::Configuration { what: format!("etcd endpoint {text}: {why}") };
             if !text.starts_with("http://") {
                 return Err(wrong("only http:// endpoints are supported".to_owned()));
             }
@@ -290,7 +290,9 @@ impl Links {
                     Ok(answer) => return answer.map_err(CallError::Store),
                     Err(Some(status)) if status::is_final(&status) => return Err(CallError::Final(status)),
                     Err(Some(status)) => self.unavailable(operation, status::brief(&status)),
-                    Err(None) => self.unavailable(operation, format!("no answer within {:?}", bounds.attempt)),
+                    Err(None) => {
+                        self.unavailable(operation, format!("no answer within {:?}", bounds.attempt))
+                    }
                 },
                 Err(error @ StoreError::Unavailable { .. }) => error,
                 Err(error) => return Err(CallError::Store(error)),

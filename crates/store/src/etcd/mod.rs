@@ -19,8 +19,8 @@ use tokio::sync::{mpsc, watch};
 use client::Client;
 
 use crate::contract::{
-    Batch, Campaign, Candidate, FOLLOW_BUFFER, Follow, Holder, KeyRange, Office, Op, Position, Presence, Status,
-    Store, check_transaction,
+    Batch, Campaign, Candidate, FOLLOW_BUFFER, Follow, Holder, KeyRange, Office, Op, Position, Presence,
+    Status, Store, check_transaction,
 };
 use crate::error::{CommitError, KeepAliveError, LoadError, StoreError};
 

@@ -112,7 +112,10 @@ mod tests {
     #[test]
     fn only_what_is_known_to_precede_the_proposal_counts_as_not_sent() {
         assert!(matches!(commit(Code::Unavailable, NO_LEADER), CommitError::Unavailable { .. }));
-        assert!(matches!(commit(Code::ResourceExhausted, TOO_MANY_REQUESTS), CommitError::Unavailable { .. }));
+        assert!(matches!(
+            commit(Code::ResourceExhausted, TOO_MANY_REQUESTS),
+            CommitError::Unavailable { .. }
+        ));
         let doubtful = [
             (Code::Unavailable, "etcdserver: request timed out"),
             (Code::Unavailable, "etcdserver: request timed out, possibly due to previous leader failure"),
@@ -140,6 +143,9 @@ mod tests {
     #[test]
     fn what_no_retry_mends_is_told_apart() {
         assert!(matches!(commit(Code::InvalidArgument, REQUEST_TOO_LARGE), CommitError::TooLarge { .. }));
-        assert!(matches!(commit(Code::PermissionDenied, "etcdserver: permission denied"), CommitError::Broken { .. }));
+        assert!(matches!(
+            commit(Code::PermissionDenied, "etcdserver: permission denied"),
+            CommitError::Broken { .. }
+        ));
     }
 }

@@ -11,8 +11,7 @@ use crate::{
     cli::{ApplyArgs, Global},
     client::{encode, shape},
     failure::{Failure, Outcome},
-    out,
-    service_file,
+    out, service_file,
 };
 
 const LOOK_EVERY: Duration = Duration::from_millis(300);

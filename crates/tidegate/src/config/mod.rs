@@ -299,7 +299,9 @@ fn edge_host(given: Option<&str>, api: IpAddr) -> Checked<IpAddr> {
     match given.map(str::parse::<IpAddr>) {
         None => Ok(api),
         Some(Ok(host)) => Ok(host),
-        Some(Err(_)) => wrong("edge.host", "is not an address of this machine (like \"0.0.0.0\", without a port)"),
+        Some(Err(_)) => {
+            wrong("edge.host", "is not an address of this machine (like \"0.0.0.0\", without a port)")
+        }
     }
 }
 
@@ -328,12 +330,7 @@ fn store(store: &StoreFile) -> Checked<StoreConfig> {
     }
 }
 
-fn coordinators(
-    given: &[String],
-    roles: Roles,
-    store: &StoreConfig,
-    own: String,
-) -> Checked<Vec<String>> {
+fn coordinators(given: &[String], roles: Roles, store: &StoreConfig, own: String) -> Checked<Vec<String>> {
     let key = "join.coordinators";
     let is_address = |text: &str| {
         text.rsplit_once(':')

@@ -1,6 +1,6 @@
 //! Runs the binary.
 
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::{
     io::Write,

@@ -62,6 +62,7 @@ impl From<&Welcome> for pb::Welcome {
             epoch: welcome.epoch.0,
             timing: Some((&welcome.timing).into()),
             foreign: welcome.foreign,
+            api: welcome.api.clone(),
         }
     }
 }
@@ -74,6 +75,7 @@ impl TryFrom<pb::Welcome> for Welcome {
             epoch: ProcessEpoch(welcome.epoch),
             timing: required("welcome.timing", welcome.timing)?.try_into()?,
             foreign: welcome.foreign,
+            api: address("welcome.api", welcome.api)?,
         })
     }
 }

@@ -1,0 +1,175 @@
+//! What can be seen in one state: one function per thing that must hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Actual, Candidate, Cluster, InstanceId, Kind, NodeId, NodeIx, Resources, ServiceEntry, VolumeId};
+
+use crate::Violation;
+
+/// Everything that is wrong with this state. Capacity that an operator lowered below what runs is not:
+/// see [`capacity_below_use`].
+pub fn check(cluster: &Cluster) -> Vec<Violation> {
+    let mut found = Vec::new();
+    memory_is_the_sum(cluster, &mut found);
+    slots_hold_one(cluster, &mut found);
+    stateful_instances_are_at_home(cluster, &mut found);
+    specifications_are_kept(cluster, &mut found);
+    no_more_than_count_and_surge(cluster, &mut found);
+    replaced_ones_are_older(cluster, &mut found);
+    indexes_agree(cluster, &mut found);
+    place_index_agrees(cluster, &mut found);
+    found
+}
+
+/// Nodes on which more is in use than they have. A note, not a violation: capacity may be lowered; that
+/// no placement leads there is for [`crate::Observer`] to see.
+pub fn capacity_below_use(cluster: &Cluster) -> Vec<NodeId> {
+    let over = cluster.nodes().filter(|(_, node)| node.used.memory > node.rec.capacity.memory);
+    over.map(|(_, node)| node.rec.id.clone()).collect()
+}
+
+fn memory_is_the_sum(cluster: &Cluster, found: &mut Vec<Violation>) {
+    let mut sums: BTreeMap<NodeIx, Resources> = BTreeMap::new();
+    for instance in cluster.instances().filter(|instance| !instance.is_over()) {
+        let sum = sums.entry(instance.node).or_default();
+        sum.memory += instance.memory;
+        sum.cpu += u64::from(instance.cpu);
+    }
+    for (ix, node) in cluster.nodes() {
+        let sum = sums.get(&ix).copied().unwrap_or_default();
+        if sum != node.used {
+            let (node, booked) = (node.rec.id.clone(), node.used.memory);
+            found.push(Violation::MemoryMiscounted { node, booked, sum: sum.memory });
+        }
+    }
+}
+
+fn slots_hold_one(cluster: &Cluster, found: &mut Vec<Violation>) {
+    for (ix, entry) in cluster.services() {
+        let mut holds: BTreeMap<u32, InstanceId> = BTreeMap::new();
+        for instance in cluster.instances_of(ix) {
+            let Some(slot) = instance.slot else { continue };
+            // A lost batch instance has given its place up.
+            if instance.is_over() || instance.actual == Actual::Lost {
+                continue;
+            }
+            if let Some(one) = holds.insert(slot, instance.id) {
+                let service = entry.rec.name.clone();
+                found.push(Violation::SlotTwice { service, slot, one, other: instance.id });
+            }
+        }
+    }
+}
+
+fn stateful_instances_are_at_home(cluster: &Cluster, found: &mut Vec<Violation>) {
+    for (ix, entry) in cluster.services() {
+        for instance in cluster.instances_of(ix).filter(|instance| !instance.is_over()) {
+            let spec = entry.rec.spec_of(instance.release);
+            let (Some(volume), Some(slot)) = (&spec.volume, instance.slot) else { continue };
+            let id = VolumeId::new(&format!("{}-{}-{slot}", entry.rec.name, volume.name));
+            let Some(volume) = cluster.volume(id.as_str()) else { continue };
+            let node = &cluster.node(instance.node).rec.id;
+            if volume.home != *node {
+                found.push(Violation::AwayFromHome {
+                    instance: instance.id,
+                    node: node.clone(),
+                    volume: id,
+                    home: volume.home.clone(),
+                });
+            }
+        }
+    }
+}
+
+fn specifications_are_kept(cluster: &Cluster, found: &mut Vec<Violation>) {
+    for instance in cluster.instances().filter(|instance| !instance.is_over()) {
+        let Some(entry) = cluster.service(instance.service) else {
+            found.push(Violation::IndexDisagrees { what: format!("{} has no service", instance.id) });
+            continue;
+        };
+        if !entry.rec.releases.contains_key(&instance.release) {
+            found.push(Violation::SpecificationGone {
+                service: entry.rec.name.clone(),
+                instance: instance.id,
+                release: instance.release,
+            });
+        }
+    }
+}
+
+/// Only placing counts, not wanting: a count that was just lowered leaves a surplus until the next plan,
+/// so this is asked of states that have been planned.
+fn no_more_than_count_and_surge(cluster: &Cluster, found: &mut Vec<Violation>) {
+    for (ix, entry) in cluster.services().filter(|(_, entry)| !entry.rec.removed) {
+        let spec = entry.rec.spec();
+        if spec.kind == Kind::System {
+            continue;
+        }
+        let surge = spec.update.surge && spec.migrate.surge && !spec.has_slots();
+        let extra = if surge { spec.update.max_parallel.max(spec.migrate.max_parallel) } else { 0 };
+        let allowed = (entry.rec.count + extra) as usize;
+        let wanted = cluster.instances_of(ix).filter(|instance| instance.is_wanted()).count();
+        if wanted > allowed {
+            found.push(Violation::TooMany { service: entry.rec.name.clone(), wanted, allowed });
+        }
+    }
+}
+
+fn replaced_ones_are_older(cluster: &Cluster, found: &mut Vec<Violation>) {
+    for instance in cluster.instances() {
+        if let Some(replaces) = instance.replaces.filter(|replaces| *replaces >= instance.id) {
+            found.push(Violation::ReplacesLater { instance: instance.id, replaces });
+        }
+    }
+}
+
+fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
+    let mut wrong = |what: String| found.push(Violation::IndexDisagrees { what });
+    for (ix, node) in cluster.nodes() {
+        let here: BTreeSet<InstanceId> =
+            cluster.instances().filter(|instance| instance.node == ix).map(|instance| instance.id).collect();
+        if here != node.instances {
+            wrong(format!("the instances on {}", node.rec.id));
+        }
+    }
+    for (ix, entry) in cluster.services() {
+        let ServiceEntry { rec, instances, on } = entry;
+        let of: Vec<_> = cluster.instances().filter(|instance| instance.service == ix).collect();
+        if *instances != of.iter().map(|instance| instance.id).collect() {
+            wrong(format!("the instances of {}", rec.name));
+        }
+        let mut wanted: BTreeMap<NodeIx, u32> = BTreeMap::new();
+        for instance in of.iter().filter(|instance| instance.is_wanted()) {
+            *wanted.entry(instance.node).or_default() += 1;
+        }
+        if wanted != *on {
+            wrong(format!("the nodes that {} is on", rec.name));
+        }
+    }
+}
+
+fn place_index_agrees(cluster: &Cluster, found: &mut Vec<Violation>) {
+    for (_, entry) in cluster.services() {
+        for spec in entry.rec.releases.values() {
+            let Some(class) = cluster.place_index().class(&spec.constraints) else {
+                let what = format!("no candidates for the constraints of {}", entry.rec.name);
+                found.push(Violation::IndexDisagrees { what });
+                continue;
+            };
+            let may = cluster
+                .nodes()
+                .filter(|(_, node)| node.rec.may_place() && node.rec.satisfies(&spec.constraints));
+            let recomputed: BTreeSet<Candidate> = may
+                .map(|(ix, node)| Candidate {
+                    utilisation: cluster.utilisation(ix),
+                    id: node.rec.id.clone(),
+                    ix,
+                })
+                .collect();
+            if recomputed != *class {
+                let what = format!("the candidates for {}", entry.rec.name);
+                found.push(Violation::IndexDisagrees { what });
+            }
+        }
+    }
+}

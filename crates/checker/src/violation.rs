@@ -1,0 +1,116 @@
+//! What was found broken, with the number of its invariant in the design.
+
+use std::fmt;
+
+use model::{Desired, InstanceId, NodeId, ProcessEpoch, ServiceName, VolumeId};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// The memory a node is booked with is not the sum of what is on it.
+    MemoryMiscounted { node: NodeId, booked: u64, sum: u64 },
+    /// A placement took a node over its capacity.
+    OverCapacity { node: NodeId, instance: InstanceId, used: u64, capacity: u64 },
+    /// Placed on a node that takes nothing new.
+    PlacedWhereItMayNot { node: NodeId, instance: InstanceId, why: &'static str },
+    /// Two instances that are not over fill one numbered place.
+    SlotTwice { service: ServiceName, slot: u32, one: InstanceId, other: InstanceId },
+    /// A stateful instance is not where its volume is.
+    AwayFromHome { instance: InstanceId, node: NodeId, volume: VolumeId, home: NodeId },
+    /// An instance that is not over runs a release whose specification is gone.
+    SpecificationGone { service: ServiceName, instance: InstanceId, release: u32 },
+    /// More instances are wanted than the count and its surge allow.
+    TooMany { service: ServiceName, wanted: usize, allowed: usize },
+    /// What an instance replaces is younger than itself, or it replaces itself.
+    ReplacesLater { instance: InstanceId, replaces: InstanceId },
+    /// An index disagrees with the records.
+    IndexDisagrees { what: String },
+    /// An instance id that was used before.
+    IdReused { instance: InstanceId },
+    /// What is wanted of an instance went back.
+    DesiredWentBack { instance: InstanceId, from: Desired, to: Desired },
+    /// An order's revision went back, or stayed while the order changed.
+    OrderWentBack { instance: InstanceId, from: u32, to: u32 },
+    /// A process epoch went back.
+    EpochWentBack { node: NodeId, from: ProcessEpoch, to: ProcessEpoch },
+    /// A service's release went back.
+    ReleaseWentBack { service: ServiceName, from: u32, to: u32 },
+    /// An instance changed what it never changes: its service, node, release or slot.
+    InstanceMoved { instance: InstanceId },
+    /// An available instance was retired with fewer than the count left.
+    AvailableLowered { service: ServiceName, instance: InstanceId, left: usize, count: u32 },
+}
+
+impl Violation {
+    /// The number of the invariant in section 10 of the design.
+    pub fn invariant(&self) -> u32 {
+        match self {
+            Violation::MemoryMiscounted { .. }
+            | Violation::OverCapacity { .. }
+            | Violation::PlacedWhereItMayNot { .. } => 1,
+            Violation::TooMany { .. } => 5,
+            Violation::SlotTwice { .. }
+            | Violation::AwayFromHome { .. }
+            | Violation::SpecificationGone { .. }
+            | Violation::ReplacesLater { .. }
+            | Violation::IdReused { .. }
+            | Violation::InstanceMoved { .. } => 11,
+            Violation::AvailableLowered { .. } => 12,
+            Violation::IndexDisagrees { .. }
+            | Violation::DesiredWentBack { .. }
+            | Violation::OrderWentBack { .. }
+            | Violation::EpochWentBack { .. }
+            | Violation::ReleaseWentBack { .. } => 14,
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::MemoryMiscounted { node, booked, sum } => {
+                write!(f, "{node} is booked with {booked} bytes, its instances take {sum}")
+            }
+            Violation::OverCapacity { node, instance, used, capacity } => {
+                write!(f, "{instance} was placed on {node}, which has {capacity} bytes and now {used} in use")
+            }
+            Violation::PlacedWhereItMayNot { node, instance, why } => {
+                write!(f, "{instance} was placed on {node}, which {why}")
+            }
+            Violation::SlotTwice { service, slot, one, other } => {
+                write!(f, "slot {slot} of {service} holds both {one} and {other}")
+            }
+            Violation::AwayFromHome { instance, node, volume, home } => {
+                write!(f, "{instance} is on {node}, its volume {volume} on {home}")
+            }
+            Violation::SpecificationGone { service, instance, release } => {
+                write!(f, "{instance} runs release {release} of {service}, which is not kept")
+            }
+            Violation::TooMany { service, wanted, allowed } => {
+                write!(f, "{wanted} instances of {service} are wanted, {allowed} at most are allowed")
+            }
+            Violation::ReplacesLater { instance, replaces } => {
+                write!(f, "{instance} replaces {replaces}, which is not older")
+            }
+            Violation::IndexDisagrees { what } => write!(f, "an index disagrees: {what}"),
+            Violation::IdReused { instance } => write!(f, "the id {instance} was used before"),
+            Violation::DesiredWentBack { instance, from, to } => {
+                write!(f, "{instance} went from {} back to {}", from.as_str(), to.as_str())
+            }
+            Violation::OrderWentBack { instance, from, to } => {
+                write!(f, "the order of {instance} went from {from} to {to}")
+            }
+            Violation::EpochWentBack { node, from, to } => {
+                write!(f, "the process epoch of {node} went from {from} to {to}")
+            }
+            Violation::ReleaseWentBack { service, from, to } => {
+                write!(f, "the release of {service} went from {from} to {to}")
+            }
+            Violation::InstanceMoved { instance } => {
+                write!(f, "{instance} changed its service, node, release or slot")
+            }
+            Violation::AvailableLowered { service, instance, left, count } => {
+                write!(f, "{instance} of {service} was retired while available; {left} of {count} are left")
+            }
+        }
+    }
+}

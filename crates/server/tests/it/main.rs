@@ -1,0 +1,14 @@
+//! The shell as a whole: a daemon's API and streams on loopback, over the store in memory.
+
+// Helpers of tests may panic as tests do.
+#![allow(clippy::unwrap_used)]
+
+mod api;
+mod daemon;
+mod errors;
+mod events;
+mod forward;
+mod node;
+mod office;
+mod openapi;
+mod silent;

@@ -1,0 +1,145 @@
+//! A node that does everything it is told at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use model::{
+    Actual, InstanceId, Life, MemoryCaps, Millis, NodeId, ProcessEpoch, Resources, Roles, ServiceName,
+};
+use protocol::message::{
+    Down, DownBody, EdgeReport, Heartbeat, Hello, Inventory, Order, Status, Up, UpBody, What,
+};
+use tokio::task::JoinHandle;
+
+pub struct FakeNode(JoinHandle<()>);
+
+impl Drop for FakeNode {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+struct Running {
+    seq: u64,
+    epoch: ProcessEpoch,
+    numbers: u64,
+    has: BTreeMap<InstanceId, Status>,
+    forgotten: BTreeSet<InstanceId>,
+    edge: EdgeReport,
+}
+
+impl FakeNode {
+    pub fn join(rpc: SocketAddr, id: &str, api: &str) -> FakeNode {
+        let hello = hello(id, api, Vec::new());
+        FakeNode(tokio::spawn(async move {
+            // An aborted stream, or a coordinator that is gone, ends this life.
+            run(rpc, hello).await;
+        }))
+    }
+
+    /// With something on its disk that nobody ordered.
+    pub fn join_with_unclaimed(rpc: SocketAddr, id: &str) -> FakeNode {
+        let status = status(InstanceId(77), 1, 1, Actual::Ready);
+        let hello = hello(id, "127.0.0.1:1", vec![Inventory { service: ServiceName::new("old"), status }]);
+        FakeNode(tokio::spawn(async move { run(rpc, hello).await }))
+    }
+}
+
+fn hello(id: &str, api: &str, inventory: Vec<Inventory>) -> Hello {
+    Hello {
+        node: NodeId::new(id),
+        life: Life(7),
+        roles: Roles::ALL,
+        labels: BTreeMap::from([("rack".to_owned(), "r1".to_owned())]),
+        capacity: Resources { memory: 1 << 30, cpu: 4000 },
+        host: "127.0.0.1".to_owned(),
+        api: api.to_owned(),
+        memory_caps: MemoryCaps::None("no cgroup".to_owned()),
+        cluster: None,
+        inventory,
+        edge: EdgeReport::default(),
+    }
+}
+
+fn status(instance: InstanceId, number: u64, order: u32, actual: Actual) -> Status {
+    Status {
+        instance,
+        number,
+        order,
+        actual,
+        restarts: 0,
+        pid: Some(4711),
+        ports: vec![20001],
+        reason: None,
+        message: None,
+        exit: None,
+        healthy_for: (actual == Actual::Ready).then_some(Millis(5)),
+    }
+}
+
+async fn run(rpc: SocketAddr, hello: Hello) {
+    let Ok(mut stream) = wire::connect(&rpc.to_string()).await else { return };
+    let mut life = Running {
+        seq: 1,
+        epoch: ProcessEpoch(0),
+        numbers: 1,
+        has: BTreeMap::new(),
+        forgotten: BTreeSet::new(),
+        edge: EdgeReport::default(),
+    };
+    if stream.sender.send(Up { seq: 1, body: UpBody::Hello(hello) }).await.is_err() {
+        return;
+    }
+    let mut beat = tokio::time::interval(std::time::Duration::from_millis(50));
+    loop {
+        tokio::select! {
+            down = stream.receiver.recv() => match down {
+                Some(down) => life.take(down),
+                None => return,
+            },
+            _ = beat.tick() => {}
+        }
+        if life.epoch > ProcessEpoch(0) && stream.sender.send(life.heartbeat()).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Running {
+    fn heartbeat(&mut self) -> Up {
+        self.seq += 1;
+        let heartbeat = Heartbeat {
+            epoch: self.epoch,
+            statuses: self.has.values().cloned().collect(),
+            forgotten: self.forgotten.iter().copied().collect(),
+            degraded: None,
+            edge: self.edge.clone(),
+        };
+        Up { seq: self.seq, body: UpBody::Heartbeat(heartbeat) }
+    }
+
+    fn take(&mut self, down: Down) {
+        match down.body {
+            DownBody::Welcome(welcome) => self.epoch = welcome.epoch,
+            DownBody::Orders(orders) => orders.into_iter().for_each(|order| self.obey(order)),
+            DownBody::Sets(sets) => self.edge.serves = Some(sets.revision),
+            DownBody::Answer(_) | DownBody::Refused { .. } => {}
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        let actual = match order.what {
+            What::Run(_) => Actual::Ready,
+            What::Drain => Actual::Unready,
+            What::Stop => Actual::Stopped,
+            What::Forget => {
+                self.has.remove(&order.instance);
+                self.forgotten.insert(order.instance);
+                return;
+            }
+        };
+        self.numbers += 1;
+        let status = status(order.instance, self.numbers, order.revision, actual);
+        self.has.insert(order.instance, status);
+    }
+}

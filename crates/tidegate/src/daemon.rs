@@ -1,0 +1,197 @@
+//! The daemon at work: its roles put together, and taken apart in order when it is told to stop.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::Router;
+use edge::EdgeHandle;
+use server::{ApiState, Office, OfficeConfig, OfficeHandle};
+use store::{
+    Store,
+    embedded::EmbeddedStore,
+    etcd::{EtcdConfig, EtcdStore},
+};
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+use wire::ControlServer;
+use worker::agent::{Agent, AgentConfig, AgentError, AgentHandle, EdgeLink, local_router};
+
+use crate::{
+    cli::RunArgs,
+    config::{Config, StoreConfig},
+    failure::{Failure, Outcome},
+    stop::{self, Signals},
+};
+
+/// Connections through the edge, and requests, that are still open when the daemon is told to stop.
+const CONNECTIONS_GRACE: Duration = Duration::from_secs(5);
+
+/// Works until it is told to stop.
+pub async fn live(config: Config, args: &RunArgs) -> Outcome {
+    let mut signals = Signals::listen()?;
+    let api = bind("listen.api", config.api).await?;
+    let rpc = match config.roles.coordinator {
+        true => Some(bind("listen.rpc", config.rpc).await?),
+        false => None,
+    };
+    let shutdown = CancellationToken::new();
+    let office = match config.roles.coordinator {
+        true => Some(start_office(&config).await?),
+        false => None,
+    };
+    let streams = match (rpc, &office) {
+        (Some(listener), Some(office)) => Some(serve_streams(listener, office.clone(), shutdown.clone())),
+        _ => None,
+    };
+    let edge = config.roles.edge.then(|| EdgeHandle::start(config.edge_host));
+    let agent_stop = CancellationToken::new();
+    let agent = start_agent(&config, args.adopt, edge.as_ref(), agent_stop.clone()).await?;
+    let router = router(&config, office.as_ref(), &agent)?;
+    let answering = serve_api(api, router, shutdown.clone());
+    tracing::info!(node = config.id, api = %config.api, "up");
+    let mut agent = std::pin::pin!(agent.ended());
+    let stopped = tokio::select! {
+        signal = signals.next() => Ok(signal),
+        () = stop::stdin_ended(), if args.until_stdin_ends => Ok("the end of standard input"),
+        ended = &mut agent => Err(agent_failure(ended)),
+    };
+    match &stopped {
+        Ok(why) => {
+            tracing::info!(why, "stopping; instances run on");
+            // First of all: its last word needs the coordinator, which may be in this process.
+            agent_stop.cancel();
+            let _ = tokio::time::timeout(CONNECTIONS_GRACE, agent).await;
+        }
+        Err(_) => tracing::error!("stopping: this node cannot take part; instances run on"),
+    }
+    let edge_down = async {
+        if let Some(edge) = &edge {
+            edge.shutdown(CONNECTIONS_GRACE).await;
+        }
+    };
+    let office_down = async {
+        if let Some(office) = &office {
+            office.shutdown().await;
+        }
+        shutdown.cancel();
+    };
+    tokio::join!(edge_down, office_down);
+    for task in [streams, Some(answering)].into_iter().flatten() {
+        // A client that does not go is left behind.
+        let _ = tokio::time::timeout(CONNECTIONS_GRACE, task).await;
+    }
+    stopped.map(|_| ())
+}
+
+async fn start_agent(
+    config: &Config,
+    adopt: bool,
+    edge: Option<&EdgeHandle>,
+    stop: CancellationToken,
+) -> Outcome<AgentHandle> {
+    let exe = std::env::current_exe()
+        .map_err(|error| Failure::error(format!("cannot find this program's own file: {error}")))?;
+    let agent = AgentConfig {
+        node: config.id.clone(),
+        data_dir: config.data_dir.clone(),
+        roles: config.roles,
+        labels: config.labels.clone(),
+        memory: config.memory,
+        cpu: config.cpu.map(u64::from),
+        host: config.host.clone(),
+        api: config.reached_at(config.api),
+        ports: config.ports.clone(),
+        coordinators: config.coordinators.clone(),
+        timing: config.timing,
+        adopt,
+        exe,
+    };
+    let edge = edge.map(|edge| {
+        let to = edge.clone();
+        EdgeLink { apply: Box::new(move |sets| to.apply(sets)), report: edge.watch() }
+    });
+    Agent::start(agent, edge, stop).await.map_err(|error| Failure::from(anyhow::Error::new(error)))
+}
+
+fn agent_failure(ended: Result<(), AgentError>) -> Failure {
+    match ended {
+        Ok(()) => Failure::error("the agent ended by itself"),
+        Err(error) => Failure::from(anyhow::Error::new(error)),
+    }
+}
+
+async fn bind(key: &str, addr: SocketAddr) -> Outcome<TcpListener> {
+    TcpListener::bind(addr).await.map_err(|error| {
+        Failure::error(match error.kind() {
+            io::ErrorKind::AddrInUse => format!("{addr} ({key}) is in use already by another process"),
+            io::ErrorKind::AddrNotAvailable => format!("{addr} ({key}) is not an address of this machine"),
+            io::ErrorKind::PermissionDenied => format!("{addr} ({key}) may not be used by this user"),
+            _ => format!("cannot listen on {addr} ({key}): {error}"),
+        })
+    })
+}
+
+async fn start_office(config: &Config) -> Outcome<OfficeHandle> {
+    let store = open_store(config).await?;
+    Ok(Office::start(OfficeConfig {
+        candidate: config.id.clone(),
+        api: config.reached_at(config.api),
+        rpc: config.reached_at(config.rpc),
+        timing: config.timing,
+        store,
+    }))
+}
+
+async fn open_store(config: &Config) -> Outcome<Arc<dyn Store>> {
+    match &config.store {
+        StoreConfig::Embedded => {
+            let path = config.data_dir.join("store.redb");
+            let opened = EmbeddedStore::open(&path).await;
+            let store = opened.map_err(|error| {
+                Failure::error(format!(
+                    "cannot open the store {}: {:#}",
+                    path.display(),
+                    anyhow::Error::new(error)
+                ))
+            })?;
+            Ok(Arc::new(store))
+        }
+        StoreConfig::Etcd { endpoints, prefix } => {
+            let etcd = EtcdConfig { endpoints: endpoints.clone(), prefix: prefix.clone() };
+            let store = EtcdStore::open(&etcd).await.map_err(|error| {
+                Failure::error(format!(
+                    "cannot use etcd at {}: {:#}",
+                    endpoints.join(", "),
+                    anyhow::Error::new(error)
+                ))
+            })?;
+            Ok(Arc::new(store))
+        }
+    }
+}
+
+fn serve_streams(listener: TcpListener, office: OfficeHandle, shutdown: CancellationToken) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if let Err(error) = wire::serve(listener, ControlServer::new(office), shutdown).await {
+            tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "daemons are not answered");
+        }
+    })
+}
+
+fn router(config: &Config, office: Option<&OfficeHandle>, agent: &AgentHandle) -> Outcome<Router> {
+    let state = match office {
+        Some(office) => ApiState::candidate(office.clone()),
+        None => ApiState::daemon(&config.id, agent.coordinator.clone()),
+    };
+    let state = state.map_err(|error| Failure::error(format!("cannot set up HTTP: {error}")))?;
+    Ok(server::router(state).merge(local_router(agent.instances_dir().to_owned())))
+}
+
+fn serve_api(listener: TcpListener, router: Router, shutdown: CancellationToken) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let service = router.into_make_service_with_connect_info::<SocketAddr>();
+        let serving = axum::serve(listener, service).with_graceful_shutdown(shutdown.cancelled_owned());
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the API is not answered");
+        }
+    })
+}

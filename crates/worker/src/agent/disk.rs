@@ -1,0 +1,132 @@
+//! What outlives the daemon beside the shims' own files: what was ordered of each instance, and whom
+//! this node obeys.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use model::{ClusterId, InstanceId, ServiceName, Term, VolumeId, spec::ServiceFile};
+use protocol::{
+    message::{Run, VolumeOrder},
+    node::{Memory, Note, Wanted},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::sys::write_atomic;
+
+const VERSION: u32 = 1;
+const ORDER: &str = "order.json";
+const HALTED: &str = "halted";
+const MEMORY: &str = "node.json";
+
+/// What was ordered of an instance, in its directory.
+#[derive(Serialize, Deserialize)]
+struct OrderFile {
+    version: u32,
+    id: u64,
+    order: u32,
+    wanted: String,
+    ready: bool,
+    release: u32,
+    slot: Option<u32>,
+    volume: Option<(String, bool)>,
+    ports: Vec<u16>,
+    spec: ServiceFile,
+}
+
+/// An order as read back.
+pub(super) struct Kept {
+    pub id: InstanceId,
+    pub note: Note,
+    pub run: Arc<Run>,
+    pub ports: Vec<u16>,
+}
+
+pub(super) fn save_order(dir: &Path, id: InstanceId, note: Note, run: &Run, ports: &[u16]) -> io::Result<()> {
+    let wanted = match note.wanted {
+        Wanted::Run => "run",
+        Wanted::Drain => "drain",
+        Wanted::Stop => "stop",
+    };
+    let file = OrderFile {
+        version: VERSION,
+        id: id.0,
+        order: note.order,
+        wanted: wanted.to_owned(),
+        ready: note.ready,
+        release: run.release,
+        slot: run.slot,
+        volume: run.volume.as_ref().map(|volume| (volume.id.to_string(), volume.expected)),
+        ports: ports.to_vec(),
+        spec: ServiceFile::of(run.service.as_str(), 0, &run.spec),
+    };
+    write_atomic(&dir.join(ORDER), &serde_json::to_vec_pretty(&file)?)
+}
+
+/// Reads an order back; what cannot be read is said, never guessed.
+pub(super) fn load_order(dir: &Path) -> io::Result<Kept> {
+    let bytes = std::fs::read(dir.join(ORDER))?;
+    let mut file: OrderFile = serde_json::from_slice(&bytes)?;
+    if file.version != VERSION {
+        return Err(io::Error::other(format!("version {} of {ORDER} is not known", file.version)));
+    }
+    if file.spec.kind == "system" {
+        file.spec.count = None;
+    }
+    let (service, _, spec) = file.spec.check().map_err(io::Error::other)?;
+    let wanted = match file.wanted.as_str() {
+        "run" => Wanted::Run,
+        "drain" => Wanted::Drain,
+        "stop" => Wanted::Stop,
+        other => return Err(io::Error::other(format!("{other:?} in {ORDER} is not known"))),
+    };
+    let volume = file.volume.map(|(id, expected)| VolumeOrder { id: VolumeId::new(&id), expected });
+    let run = Run {
+        service: ServiceName::new(service.as_str()),
+        release: file.release,
+        slot: file.slot,
+        volume,
+        spec: Arc::new(spec),
+    };
+    let note = Note { order: file.order, wanted, ready: file.ready };
+    Ok(Kept { id: InstanceId(file.id), note, run: Arc::new(run), ports: file.ports })
+}
+
+/// The instance was stopped together with its daemon, by whoever runs the whole: no crash of its own.
+pub(super) fn mark_halted(dir: &Path) -> io::Result<()> {
+    std::fs::write(dir.join(HALTED), b"")
+}
+
+/// Whether it was, once.
+pub(super) fn take_halted(dir: &Path) -> bool {
+    std::fs::remove_file(dir.join(HALTED)).is_ok()
+}
+
+#[derive(Serialize, Deserialize)]
+struct MemoryFile {
+    version: u32,
+    cluster: Option<u64>,
+    term: u64,
+}
+
+pub(super) fn load_memory(data_dir: &Path) -> io::Result<Memory> {
+    let path: PathBuf = data_dir.join(MEMORY);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(Memory::default()),
+        Err(fault) => return Err(fault),
+    };
+    let file: MemoryFile = serde_json::from_slice(&bytes).map_err(|fault| {
+        let hint = "remove it to let the node join as a new one";
+        io::Error::other(format!("{} cannot be read ({fault}); {hint}", path.display()))
+    })?;
+    Ok(Memory { cluster: file.cluster.map(ClusterId), term: Term(file.term) })
+}
+
+pub(super) fn save_memory(data_dir: &Path, memory: Memory) -> io::Result<()> {
+    let file =
+        MemoryFile { version: VERSION, cluster: memory.cluster.map(|cluster| cluster.0), term: memory.term.0 };
+    write_atomic(&data_dir.join(MEMORY), &serde_json::to_vec_pretty(&file)?)
+}

@@ -1,0 +1,79 @@
+//! What this daemon answers itself: the logs of its instances.
+
+use std::{path::PathBuf, sync::Arc};
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Path, Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use futures_util::StreamExt;
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::logs::{self, Start};
+
+/// Lines shown when nobody says how many.
+const LINES_DEFAULT: usize = 100;
+const LINES_MAX: usize = 100_000;
+
+#[derive(Deserialize)]
+struct LogQuery {
+    lines: Option<usize>,
+    #[serde(default)]
+    follow: bool,
+}
+
+/// `GET /v1/local/instances/{id}/logs`: what other daemons ask this one for.
+pub fn local_router(instances: PathBuf) -> Router {
+    Router::new().route("/v1/local/instances/{id}/logs", get(serve_logs)).with_state(Arc::new(instances))
+}
+
+async fn serve_logs(
+    State(root): State<Arc<PathBuf>>,
+    Path(id): Path<String>,
+    query: Result<Query<LogQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let Ok(Query(query)) = query else {
+        return error(StatusCode::BAD_REQUEST, "invalid", "lines is a number, follow is true or false");
+    };
+    let plain = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let dir = root.join(&id);
+    if !plain || !dir.is_dir() {
+        return error(StatusCode::NOT_FOUND, "logs_not_found", &format!("this node has no logs of {id}"));
+    }
+    let lines = query.lines.unwrap_or(LINES_DEFAULT).min(LINES_MAX);
+    if !query.follow {
+        return match logs::tail(&dir, lines).await {
+            Ok(text) => ([("content-type", "text/plain; charset=utf-8")], text).into_response(),
+            Err(fault) => error(StatusCode::INTERNAL_SERVER_ERROR, "internal", &fault.to_string()),
+        };
+    }
+    // Ends when its directory goes; whoever follows ends it by hanging up.
+    let over = CancellationToken::new();
+    let gone = over.clone();
+    let watched = dir.clone();
+    let guard = over.clone().drop_guard();
+    tokio::spawn(async move {
+        while watched.is_dir() {
+            tokio::select! {
+                () = gone.cancelled() => return,
+                () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
+            }
+        }
+        gone.cancel();
+    });
+    let stream = logs::follow(&dir, Start::LastLines(lines), over).map(move |chunk| {
+        let _keeps_watching = &guard;
+        chunk
+    });
+    ([("content-type", "text/plain; charset=utf-8")], Body::from_stream(stream)).into_response()
+}
+
+fn error(status: StatusCode, code: &str, message: &str) -> Response {
+    let body = serde_json::json!({ "error": { "code": code, "message": message, "details": {} } });
+    (status, Json(body)).into_response()
+}

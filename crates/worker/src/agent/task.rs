@@ -1,0 +1,515 @@
+//! The one task that owns the node.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use model::{Code, Exit, InstanceId};
+use protocol::{
+    message::{Down, DownBody, Run, Up},
+    node::{Input, Node, Note, Output, Process},
+};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use wire::Connection;
+
+use super::{
+    AgentConfig, AgentError, Clock, EdgeLink, disk,
+    launch::{self, Failure, Plan, chain},
+    link::{self, Link},
+};
+use crate::{
+    host,
+    ports::Ports,
+    runtime::{Ended, Found, Handle, Runtime},
+    volumes::Volumes,
+};
+
+/// How often the machine is looked at.
+const MACHINE_INTERVAL: Duration = Duration::from_secs(5);
+/// A data directory fuller than this gets nothing new.
+const DISK_FULL_AT: f64 = 0.95;
+/// Something that cannot be told dead or alive is looked at again at this pace.
+const UNCLEAR_PAUSE: Duration = Duration::from_secs(1);
+
+/// What happened, told to the task.
+pub(super) enum Event {
+    Down { link: u64, down: Down },
+    LinkEnded { link: u64 },
+    Connected(Box<Connection>),
+    Started { id: InstanceId, run: u32, handle: Handle },
+    Input(Input),
+}
+
+/// An instance as the shell knows it.
+struct Held {
+    name: String,
+    what: Arc<Run>,
+    run: u32,
+    ports: Vec<u16>,
+    note: Note,
+    handle: Option<Handle>,
+    checks: CancellationToken,
+}
+
+pub(super) struct Task {
+    node: Node,
+    clock: Clock,
+    config: AgentConfig,
+    runtime: Arc<Runtime>,
+    volumes: Arc<Volumes>,
+    ports: Ports,
+    edge: Option<EdgeLink>,
+    held: BTreeMap<InstanceId, Held>,
+    link: Option<Link>,
+    links: u64,
+    dialling: bool,
+    fence_ms: Option<u64>,
+    refused: Option<String>,
+    events: mpsc::UnboundedSender<Event>,
+    coordinator: watch::Sender<Option<String>>,
+}
+
+impl Task {
+    pub fn new(
+        node: Node,
+        clock: Clock,
+        config: AgentConfig,
+        runtime: Runtime,
+        edge: Option<EdgeLink>,
+        events: mpsc::UnboundedSender<Event>,
+        coordinator: watch::Sender<Option<String>>,
+    ) -> Task {
+        // Volumes are the operator's: their marker names this kind of data, not one cluster's life.
+        let volumes = Arc::new(Volumes::new(&config.data_dir, "tidegate"));
+        let seed = host::boottime_ms() as u16;
+        let ports = Ports::new(config.ports.clone(), seed);
+        Task {
+            node,
+            clock,
+            runtime: Arc::new(runtime),
+            volumes,
+            ports,
+            edge,
+            held: BTreeMap::new(),
+            link: None,
+            links: 0,
+            dialling: false,
+            fence_ms: None,
+            refused: None,
+            events,
+            coordinator,
+            config,
+        }
+    }
+
+    pub async fn run(
+        mut self,
+        mut events: mpsc::UnboundedReceiver<Event>,
+        shutdown: CancellationToken,
+    ) -> Result<(), AgentError> {
+        self.find_what_runs().await?;
+        self.dial();
+        let mut machine = tokio::time::interval(MACHINE_INTERVAL);
+        let mut edge = self.edge.as_ref().map(|edge| edge.report.clone());
+        if let Some(report) = &mut edge {
+            let report = report.borrow_and_update().clone();
+            self.handle(Input::Edge(report));
+        }
+        loop {
+            let wake = self.node.next_wake();
+            let pause = wake.map(|at| at.since(self.clock.now()).as_duration());
+            tokio::select! {
+                event = events.recv() => match event {
+                    Some(event) => self.take(event),
+                    None => return Ok(()),
+                },
+                () = tokio::time::sleep(pause.unwrap_or(MACHINE_INTERVAL)) => self.handle(Input::Tick),
+                _ = machine.tick() => {
+                    let degraded = self.look_at_machine();
+                    self.handle(Input::Machine { degraded });
+                }
+                changed = changed(&mut edge) => match changed {
+                    Some(report) => self.handle(Input::Edge(report)),
+                    None => edge = None,
+                },
+                () = shutdown.cancelled() => break,
+            }
+            if let Some(message) = self.refused.take() {
+                return Err(AgentError::Refused(message));
+            }
+        }
+        self.say_goodbye().await;
+        Ok(())
+    }
+
+    /// Lets the last word out before the stream goes.
+    async fn say_goodbye(&mut self) {
+        self.handle(Input::Stopping);
+        self.link = None;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    fn handle(&mut self, input: Input) {
+        let outputs = self.node.handle(self.clock.now(), input);
+        for output in outputs {
+            self.perform(output);
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Connected(connection) => {
+                self.dialling = false;
+                self.links += 1;
+                self.link = Some(Link::open(*connection, self.links, self.events.clone()));
+                self.handle(Input::Connected);
+            }
+            Event::Down { link, down } if link == self.links => {
+                if let DownBody::Welcome(welcome) = &down.body {
+                    tracing::info!("registered with the coordinator at {} (term {})", welcome.api, down.term);
+                    self.coordinator.send_replace(Some(welcome.api.clone()));
+                }
+                self.handle(Input::Down(down));
+            }
+            Event::LinkEnded { link } if link == self.links => {
+                self.link = None;
+                self.handle(Input::Disconnected);
+                self.dial();
+            }
+            Event::Down { .. } | Event::LinkEnded { .. } => {}
+            Event::Started { id, run, handle } => self.started(id, run, handle),
+            Event::Input(input) => {
+                if let Input::Exited { id, run, .. } = &input {
+                    self.ended(*id, *run);
+                }
+                if let Input::Erased { id } = &input {
+                    self.held.remove(id);
+                }
+                self.handle(input);
+            }
+        }
+    }
+
+    fn dial(&mut self) {
+        if self.dialling || self.link.is_some() {
+            return;
+        }
+        self.dialling = true;
+        let (candidates, events) = (self.config.coordinators.clone(), self.events.clone());
+        tokio::spawn(async move {
+            let connection = link::dial(candidates, None).await;
+            let _ = events.send(Event::Connected(Box::new(connection)));
+        });
+    }
+
+    fn perform(&mut self, output: Output) {
+        match output {
+            Output::Send(up) => self.send(up),
+            Output::Reconnect { why } => {
+                tracing::info!("dialling again: {why}");
+                // The task behind the link reports its end, and that dials.
+                if self.link.take().is_none() {
+                    self.dial();
+                }
+            }
+            Output::Launch { id, note, run, what } => self.launch(id, note, run, what),
+            Output::Note { id, note } => self.note(id, note),
+            Output::Watch { id, run, what } => self.watch(id, run, what),
+            Output::Signal { id, signal } => {
+                self.on_handle(id, move |handle| async move { handle.signal(signal.number()).await });
+            }
+            Output::Kill { id } => self.on_handle(id, |handle| async move { handle.kill().await }),
+            Output::Erase { id } => self.erase(id),
+            Output::Remember(memory) => {
+                if let Err(fault) = disk::save_memory(&self.config.data_dir, memory) {
+                    tracing::error!("cannot remember the cluster in {}: {fault}", self.config.data_dir.display());
+                }
+            }
+            Output::Lease { fence_at } => self.renew_fences(self.clock.boottime(fence_at)),
+            Output::Sets(sets) => {
+                if let Some(edge) = &self.edge {
+                    (edge.apply)(sets);
+                }
+            }
+            Output::GiveUp { message } => self.refused = Some(message),
+        }
+    }
+
+    fn send(&mut self, up: Up) {
+        let Some(link) = &self.link else { return };
+        if link.up.try_send(up).is_err() {
+            // A stream that takes nothing is as good as broken; its end is noticed and dialled anew.
+            self.link = None;
+        }
+    }
+
+    fn launch(&mut self, id: InstanceId, note: Note, run: u32, what: Arc<Run>) {
+        let before = self.held.remove(&id);
+        if let Some(held) = &before {
+            held.checks.cancel();
+        }
+        let ports = match self.ports_for(before.map(|held| held.ports), &what) {
+            Ok(ports) => ports,
+            Err(failure) => return self.launch_failed(id, run, failure),
+        };
+        let fence_ms = what.spec.is_fenced().then_some(self.fence_ms).flatten();
+        let node = self.config.node.clone();
+        let plan = Plan { id, run, what: what.clone(), ports: ports.clone(), node, fence_ms };
+        let (name, checks) = (plan.name(), CancellationToken::new());
+        let dir = self.runtime.dir(&name);
+        let saved = std::fs::create_dir_all(&dir).and_then(|()| disk::save_order(&dir, id, note, &what, &ports));
+        self.held.insert(id, Held { name, what, run, ports, note, handle: None, checks });
+        if let Err(fault) = saved {
+            let message = format!("its order cannot be written to {}: {fault}", dir.display());
+            return self.launch_failed(id, run, Failure { code: Code::StartFailed, message });
+        }
+        let (runtime, volumes, events) = (self.runtime.clone(), self.volumes.clone(), self.events.clone());
+        tokio::spawn(async move {
+            let event = match launch::launch(&runtime, &volumes, &plan).await {
+                Ok(handle) => Event::Started { id, run, handle },
+                Err(Failure { code, message }) => {
+                    Event::Input(Input::LaunchFailed { id, run, code, message })
+                }
+            };
+            let _ = events.send(event);
+        });
+    }
+
+    fn launch_failed(&mut self, id: InstanceId, run: u32, failure: Failure) {
+        let Failure { code, message } = failure;
+        // Through the queue: the node is in the middle of an input.
+        let _ = self.events.send(Event::Input(Input::LaunchFailed { id, run, code, message }));
+    }
+
+    /// The ports it had before, if they are still free; otherwise others.
+    fn ports_for(&mut self, before: Option<Vec<u16>>, what: &Run) -> Result<Vec<u16>, Failure> {
+        let wanted = what.spec.ports.len();
+        let taken: BTreeSet<u16> = self.held.values().flat_map(|held| held.ports.iter().copied()).collect();
+        if let Some(ports) = before.filter(|ports| ports.len() == wanted)
+            && ports.iter().all(|port| !taken.contains(port) && crate::ports::is_free(*port))
+        {
+            return Ok(ports);
+        }
+        let none = |fault| Failure { code: Code::NoPort, message: chain(&fault) };
+        self.ports.allocate(wanted, &taken).map_err(none)
+    }
+
+    fn started(&mut self, id: InstanceId, run: u32, handle: Handle) {
+        let Some(held) = self.held.get_mut(&id).filter(|held| held.run == run) else { return };
+        let (pid, ports) = (handle.pid() as u32, held.ports.clone());
+        held.handle = Some(handle.clone());
+        self.wait_for_end(id, run, handle);
+        self.handle(Input::Launched { id, run, pid, ports });
+    }
+
+    fn wait_for_end(&self, id: InstanceId, run: u32, handle: Handle) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let ended = loop {
+                match handle.wait_exit().await {
+                    // Not known to have ended counts as running.
+                    Ended::Unclear { why } => {
+                        tracing::warn!("{}: {why}", handle.instance());
+                        tokio::time::sleep(UNCLEAR_PAUSE).await;
+                    }
+                    ended => break ended,
+                }
+            };
+            let _ = events.send(Event::Input(exited(id, run, ended)));
+        });
+    }
+
+    fn ended(&mut self, id: InstanceId, run: u32) {
+        if let Some(held) = self.held.get_mut(&id).filter(|held| held.run == run) {
+            held.checks.cancel();
+            held.handle = None;
+        }
+    }
+
+    fn note(&mut self, id: InstanceId, note: Note) {
+        let Some(held) = self.held.get_mut(&id) else { return };
+        held.note = note;
+        let dir = self.runtime.dir(&held.name);
+        if let Err(fault) = disk::save_order(&dir, id, note, &held.what, &held.ports) {
+            tracing::error!("cannot write the order of {}: {fault}", held.name);
+        }
+    }
+
+    fn watch(&mut self, id: InstanceId, run: u32, what: Arc<Run>) {
+        let Some(held) = self.held.get(&id) else { return };
+        let node = self.config.node.clone();
+        let plan = Plan { id, run, what, ports: held.ports.clone(), node, fence_ms: None };
+        let Some(check) = launch::check(&self.runtime, &self.volumes, &plan) else { return };
+        let (sender, mut results) = mpsc::channel(4);
+        tokio::spawn(crate::checks::run(check, sender, held.checks.clone()));
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            while let Some(result) = results.recv().await {
+                let input = Input::Checked { id, run, passed: result.passed, message: result.message };
+                if events.send(Event::Input(input)).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+
+    fn on_handle<F, Fut>(&self, id: InstanceId, act: F)
+    where
+        F: FnOnce(Handle) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), crate::runtime::ControlError>> + Send,
+    {
+        let Some(handle) = self.held.get(&id).and_then(|held| held.handle.clone()) else { return };
+        tokio::spawn(async move {
+            let name = handle.instance().to_owned();
+            if let Err(fault) = act(handle).await {
+                tracing::debug!("{name}: {}", chain(&fault));
+            }
+        });
+    }
+
+    fn erase(&mut self, id: InstanceId) {
+        let Some(held) = self.held.get(&id) else {
+            let _ = self.events.send(Event::Input(Input::Erased { id }));
+            return;
+        };
+        held.checks.cancel();
+        let (runtime, name, events) = (self.runtime.clone(), held.name.clone(), self.events.clone());
+        tokio::spawn(async move {
+            while let Err(fault) = runtime.remove(&name).await {
+                tracing::warn!("cannot remove the directory of {name}: {}", chain(&fault));
+                tokio::time::sleep(UNCLEAR_PAUSE).await;
+            }
+            let _ = events.send(Event::Input(Input::Erased { id }));
+        });
+    }
+
+    /// Shims of what must not run twice are told until when they may let it run.
+    fn renew_fences(&mut self, fence_ms: u64) {
+        self.fence_ms = Some(fence_ms);
+        for (id, held) in &self.held {
+            if held.what.spec.is_fenced() && held.handle.is_some() {
+                self.on_handle(*id, move |handle| async move { handle.set_fence(Some(fence_ms)).await });
+            }
+        }
+    }
+
+    fn look_at_machine(&self) -> Option<Code> {
+        let full = host::disk(&self.config.data_dir).is_ok_and(|disk| disk.fullness() >= DISK_FULL_AT);
+        match (full, host::memory_pressure().is_high()) {
+            (true, _) => Some(Code::DiskFull),
+            (false, true) => Some(Code::MemoryPressure),
+            (false, false) => None,
+        }
+    }
+
+    /// Everything on disk becomes an input before the first word to the coordinator.
+    async fn find_what_runs(&mut self) -> Result<(), AgentError> {
+        let data = |source| AgentError::Data { dir: self.config.data_dir.clone(), source };
+        for dir in self.runtime.scan().map_err(data)? {
+            let adopted = self.runtime.adopt(&dir).await;
+            let kept = match disk::load_order(&dir) {
+                Ok(kept) => kept,
+                Err(fault) => {
+                    tracing::warn!("{}: what was ordered cannot be read ({fault}); left alone", dir.display());
+                    continue;
+                }
+            };
+            let (id, note, what, ports) = (kept.id, kept.note, kept.run, kept.ports);
+            let run = adopted.launch.as_ref().map_or(0, |launch| launch.run);
+            let halted = disk::take_halted(&dir);
+            let process = self.found(id, run, adopted.found, &dir, &ports, halted);
+            let name = id.named(&what.service);
+            let handle = process.1;
+            let checks = CancellationToken::new();
+            self.held.insert(id, Held { name, what: what.clone(), run, ports, note, handle, checks });
+            self.handle(Input::Found { id, note, run: what, runs: run, process: process.0 });
+        }
+        let removed = self.runtime.cgroups().remove_empty();
+        tracing::debug!("{} instances found, {removed} empty cgroups removed", self.held.len());
+        Ok(())
+    }
+
+    fn found(
+        &self,
+        id: InstanceId,
+        run: u32,
+        found: Found,
+        dir: &std::path::Path,
+        ports: &[u16],
+        halted: bool,
+    ) -> (Process, Option<Handle>) {
+        match found {
+            Found::Running(handle) => {
+                self.wait_for_end(id, run, handle.clone());
+                let process = Process::Running { pid: handle.pid() as u32, ports: ports.to_vec() };
+                (process, Some(handle))
+            }
+            Found::Exited(_) if halted => {
+                (Process::Lost { message: "it was stopped together with its daemon".to_owned() }, None)
+            }
+            Found::Exited(record) => match exited(id, run, Ended::Exited(record)) {
+                Input::Exited { exit, memory_exceeded, message, .. } => {
+                    (Process::Ended { exit, memory_exceeded, message }, None)
+                }
+                _ => (Process::NotStarted, None),
+            },
+            Found::Lost { why } => (Process::Lost { message: why }, None),
+            Found::NeverStarted => (Process::NotStarted, None),
+            Found::Unclear { why } => {
+                tracing::warn!("{}: {why}; it counts as running until that is clear", dir.display());
+                self.look_again(id, run, dir.to_owned());
+                (Process::Running { pid: 0, ports: ports.to_vec() }, None)
+            }
+        }
+    }
+
+    /// What could not be told dead or alive is looked at until it can.
+    fn look_again(&self, id: InstanceId, run: u32, dir: std::path::PathBuf) {
+        let (runtime, events) = (self.runtime.clone(), self.events.clone());
+        tokio::spawn(async move {
+            let ended = loop {
+                tokio::time::sleep(UNCLEAR_PAUSE).await;
+                match runtime.adopt(&dir).await.found {
+                    Found::Unclear { .. } => {}
+                    Found::Running(handle) => break handle.wait_exit().await,
+                    Found::Exited(record) => break Ended::Exited(record),
+                    Found::Lost { why } => break Ended::Lost { why },
+                    Found::NeverStarted => break Ended::Lost { why: "it never started".to_owned() },
+                }
+            };
+            let _ = events.send(Event::Input(exited(id, run, ended)));
+        });
+    }
+}
+
+fn exited(id: InstanceId, run: u32, ended: Ended) -> Input {
+    let (exit, memory_exceeded, message) = match ended {
+        Ended::Exited(record) => {
+            let exit = match (record.code, record.signal) {
+                (Some(code), _) => Exit::Code(code),
+                (None, Some(signal)) => Exit::Signal(signal),
+                (None, None) => Exit::Unknown,
+            };
+            let said = record.start_failed.is_some().then(|| record.describe());
+            (exit, record.memory_exceeded, said)
+        }
+        Ended::Lost { why } | Ended::Unclear { why } => (Exit::Unknown, false, Some(why)),
+    };
+    Input::Exited { id, run, exit, memory_exceeded, message }
+}
+
+/// The edge's next report; never, if there is no edge.
+async fn changed(
+    edge: &mut Option<watch::Receiver<protocol::message::EdgeReport>>,
+) -> Option<protocol::message::EdgeReport> {
+    match edge {
+        Some(report) => match report.changed().await {
+            Ok(()) => Some(report.borrow_and_update().clone()),
+            Err(_) => None,
+        },
+        None => std::future::pending().await,
+    }
+}
