@@ -1,1 +1,98 @@
-fn main() {}
+//! What people run while working on Tidegate: `cargo xtask test`, `bench`, `sim`, `tidy`.
+
+mod install;
+mod run;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Tests, benches, simulations and house rules of Tidegate")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything that must hold: format, clippy, tidy, all tests, the simulator. Installs what is missing.
+    Test {
+        /// Seeds for the simulator.
+        #[arg(long, default_value_t = 300)]
+        seeds: u64,
+    },
+    /// The figures of design.md section 11, one line each: name, value, unit, bar, verdict.
+    Bench {
+        /// Only those whose name contains this.
+        #[arg(default_value = "")]
+        filter: String,
+    },
+    /// Whole clusters under seeded faults. A failure prints its seed; the seed reproduces it.
+    Sim {
+        #[arg(long, default_value_t = 300)]
+        seeds: u64,
+        /// Just this one.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Print what happens.
+        #[arg(long)]
+        trace: bool,
+        /// Print how often interesting things were reached.
+        #[arg(long)]
+        coverage: bool,
+    },
+    /// The rules of the house: pure crates, arrows between crates, sizes, opening words.
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().task {
+        Task::Test { seeds } => test(seeds),
+        Task::Bench { filter } => bench(&filter),
+        Task::Sim { seeds, seed, trace, coverage } => sim(seeds, seed, trace, coverage),
+        Task::Tidy => tidy::check(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            eprintln!("xtask: {fault:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test(seeds: u64) -> anyhow::Result<()> {
+    install::etcd()?;
+    run::step("format", "cargo", &["fmt", "--all", "--check"])?;
+    run::step("clippy", "cargo", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    run::heading("tidy");
+    tidy::check()?;
+    // Instances under test are real processes of the real binary.
+    run::step("build", "cargo", &["build", "--package", "tidegate"])?;
+    run::step("tests", "cargo", &["test", "--workspace"])?;
+    run::heading("simulations");
+    sim(seeds, None, false, false)?;
+    println!("\nall green");
+    Ok(())
+}
+
+fn bench(filter: &str) -> anyhow::Result<()> {
+    install::etcd()?;
+    run::step("build", "cargo", &["build", "--release", "--package", "tidegate"])?;
+    run::cargo(&["run", "--release", "--quiet", "--package", "tidegate-bench", "--", filter])
+}
+
+fn sim(seeds: u64, seed: Option<u64>, trace: bool, coverage: bool) -> anyhow::Result<()> {
+    let mut args: Vec<String> =
+        ["run", "--release", "--quiet", "--package", "tidegate-sim", "--"].map(String::from).to_vec();
+    match seed {
+        Some(seed) => args.extend(["--seed".into(), seed.to_string()]),
+        None => args.extend(["--seeds".into(), seeds.to_string()]),
+    }
+    args.extend(trace.then(|| "--trace".into()));
+    args.extend(coverage.then(|| "--coverage".into()));
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    run::cargo(&args)
+}

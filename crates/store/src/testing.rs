@@ -1,12 +1,12 @@
 //! A real etcd on loopback, for the tests and benches of any crate.
 //!
-//! Each member runs under a small shell that kills it as soon as its standard input is closed, that is
-//! when the [`EtcdCluster`] is dropped, and also when the test process itself is killed.
+//! Each member runs under a small shell that kills it when the [`EtcdCluster`] is dropped, and also when
+//! the test process itself ends without dropping it: the shell's input ends then, too.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::future::Future;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -35,8 +35,17 @@ const POLL: Duration = Duration::from_millis(20);
 /// Ports are picked by binding and letting go, so somebody else may grab one in between.
 const START_TRIES: usize = 5;
 
-/// `$0` is the log, the rest is the command. Prints the pid, waits for the end of its input, kills.
-const SUPERVISOR: &str = r#""$@" >>"$0" 2>&1 </dev/null & echo $!; cat >/dev/null; kill -9 $!; wait $!"#;
+/// `$0` is the directory, `$1` the member's name, the rest is the command. Prints the pid and waits for a
+/// line, or the end of its input; then kills. Without a line nobody is left who removes the directory.
+const SUPERVISOR: &str = r#"
+name=$1; shift
+"$@" >>"$0/$name.log" 2>&1 </dev/null &
+echo $!
+read -r keep
+kill -9 $!
+wait $!
+[ -n "$keep" ] || { rm -rf "$0/$name" "$0/$name.log"; rmdir "$0"; }
+"#;
 
 /// Waits until `condition` gives something.
 ///
@@ -107,8 +116,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // the end of its input is its order to kill and to wait
-        drop(self.supervisor.stdin.take());
+        // its order to kill and to wait; the data stays, for a restart or for whoever drops the directory
+        if let Some(mut orders) = self.supervisor.stdin.take() {
+            let _gone_already = orders.write_all(b"keep\n");
+        }
         let _gone = self.supervisor.wait();
     }
 }
@@ -116,7 +127,7 @@ impl Drop for Running {
 /// One or more members, each with its own data; all are gone when this is dropped.
 pub struct EtcdCluster {
     members: Vec<Member>,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl EtcdCluster {
@@ -174,15 +185,15 @@ impl EtcdCluster {
                 running: None,
             }
         };
-        EtcdCluster { members: (0..members).map(member).collect(), _directory: directory }
+        EtcdCluster { members: (0..members).map(member).collect(), directory }
     }
 
     fn launch(&mut self, member: usize) {
         let member = &mut self.members[member];
         let mut supervisor = Command::new("sh")
             .args(["-c", SUPERVISOR])
-            .arg(&member.log)
-            .arg("etcd")
+            .arg(self.directory.path())
+            .args([member.name.as_str(), "etcd"])
             .args(&member.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use store::conformance::Fixture;
@@ -289,8 +289,15 @@ impl Load {
         let (_, mut position) = self::load(&follower, &[]).await;
         load.tasks.push(tokio::spawn(async move {
             let mut follow = follower.watch(position).await.unwrap();
+            let mut last = Instant::now();
             while !stopped.load(Ordering::Relaxed) || position.head < done.load(Ordering::Relaxed) {
-                let committed = timeout(PATIENCE, follow.next()).await.expect("the watch goes on").unwrap();
+                // looks up now and then: when commits have ended, no transaction comes to tell it
+                let Ok(next) = timeout(Duration::from_millis(200), follow.next()).await else {
+                    assert!(last.elapsed() < PATIENCE, "the watch does not go on after {position:?}");
+                    continue;
+                };
+                let committed = next.unwrap();
+                last = Instant::now();
                 assert_eq!(committed.head, position.head + 1);
                 assert_eq!(committed.ops.len() as u64, SHARDS + 1);
                 position = Position { head: committed.head, revision: committed.revision };

@@ -207,6 +207,9 @@ pub enum InstanceCommand {
         /// Only those on a node
         #[arg(long)]
         node: Option<String>,
+        /// Also those that were told to stop and did
+        #[arg(short, long)]
+        all: bool,
     },
     /// One instance
     Status { id: String },

@@ -23,6 +23,7 @@ pub struct Client {
     http: reqwest::Client,
     base: String,
     token: Option<String>,
+    quiet: bool,
 }
 
 impl Client {
@@ -36,7 +37,12 @@ impl Client {
             http = http.no_proxy();
         }
         let http = http.build().map_err(|error| Failure::error(format!("cannot set up HTTP: {error}")))?;
-        Ok(Client { http, base, token: global.token.clone().filter(|token| !token.is_empty()) })
+        Ok(Client { http, base, token: global.token.clone().filter(|token| !token.is_empty()), quiet: false })
+    }
+
+    /// Says nothing of waiting: for one that knows that it will have to.
+    pub fn be_quiet(&mut self) {
+        self.quiet = true;
     }
 
     pub async fn get(&self, path: &str) -> Outcome<Value> {
@@ -86,7 +92,7 @@ impl Client {
     /// Waits out an election: 503 means that nobody decides at the moment, and nothing was done.
     async fn answered(&self, method: Method, path: &str, body: Option<Value>) -> Outcome<Response> {
         let until = Instant::now() + COORDINATOR_WITHIN;
-        let mut told = false;
+        let mut told = self.quiet;
         loop {
             let mut request = self.request(method.clone(), path).timeout(ANSWER_WITHIN);
             if let Some(body) = &body {

@@ -1,4 +1,12 @@
-//! The async shell of a node: processes, checks, volumes, pipelines.
+//! The async shell of a node: processes, checks, volumes, logs, and the agent that connects them to
+//! [`protocol::node`].
+//!
+//! Owns: how an instance is started and kept ([`shim`], [`runtime`], [`cgroup`]), looked after
+//! ([`checks`], [`logs`]), given what it needs ([`ports`], [`volumes`]), and the one task that performs
+//! what the node decides ([`agent`]).
+//!
+//! *Invariant:* nothing here decides whether an instance should run. What was found after a restart is
+//! told as facts; what to do with it is the node's.
 
 pub mod agent;
 pub mod cgroup;

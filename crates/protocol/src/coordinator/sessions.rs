@@ -156,7 +156,7 @@ impl Coordinator {
         }
         let Some(node) = self.cluster.node_ix(hello.node.as_str()) else { return };
         self.open_session(node, conn, seq, &hello, epoch, now);
-        self.health_follows(node);
+        self.registration_follows(node, before.as_ref());
         if let Some(session) = self.sessions.get_mut(&node) {
             // Old entries go: the inventory is everything the node has.
             session.unclaimed.clear();
@@ -176,6 +176,23 @@ impl Coordinator {
         if self.cluster.node(node).rec.roles.edge && !foreign {
             self.send_all_sets(node, now);
         }
+    }
+
+    /// A node that is as it was asks for nothing: after a fail-over ten thousand of them come back at
+    /// once. What it should clear away is asked for again.
+    fn registration_follows(&mut self, node: NodeIx, before: Option<&Node>) {
+        let rec = &self.cluster.node(node).rec;
+        let as_it_was = before.is_some_and(|old| {
+            (old.health, old.foreign, old.roles, old.capacity) == (rec.health, rec.foreign, rec.roles, rec.capacity)
+                && old.labels == rec.labels
+        });
+        if as_it_was {
+            let over = self.cluster.instances_on(node).filter(|instance| instance.is_over());
+            let over: Vec<_> = over.map(|instance| instance.service).collect();
+            self.dirty.extend(over);
+            return;
+        }
+        self.health_follows(node);
         self.roomier();
     }
 

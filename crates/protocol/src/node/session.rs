@@ -261,10 +261,12 @@ impl Node {
         let fence = self.fence_at().filter(|_| !self.fenced);
         let may_beat = !self.stopping && self.sent.len() < HEARTBEATS_IN_FLIGHT_MAX;
         let beat = self.epoch.filter(|_| may_beat).map(|_| self.next_heartbeat);
-        let patience = self.connected.then(|| {
-            let oldest = self.sent.first_key_value().map(|(_, at)| *at).unwrap_or(self.connected_at);
-            oldest + self.timing.degraded_after
-        });
+        // Before the welcome the registration is waited for, then the oldest unanswered heartbeat.
+        let waits_since = match self.epoch {
+            Some(_) => self.sent.first_key_value().map(|(_, at)| *at),
+            None => self.connected.then_some(self.connected_at),
+        };
+        let patience = waits_since.map(|at| at + self.timing.degraded_after);
         [fence, beat, patience].into_iter().flatten().min()
     }
 }

@@ -76,16 +76,16 @@ pub(super) async fn doctor(State(state): State<ApiState>) -> Answer<Json<DoctorV
     // A copy is looked through, so that heartbeats wait for the copying alone.
     let cluster = state.office()?.read(|coordinator, _| coordinator.cluster().clone()).await?;
     let looked = tokio::task::spawn_blocking(move || {
-        let items = violations(&cluster);
+        let found = checker::check(&cluster);
+        let show = |violation: &checker::Violation| ViolationView {
+            invariant: violation.invariant(),
+            message: violation.to_string(),
+        };
+        let items: Vec<_> = found.iter().map(show).collect();
         DoctorView { ok: items.is_empty(), instances: cluster.instance_count() as u64, items }
     });
     looked.await.map(Json).map_err(|error| {
         let message = format!("internal server error: the checker failed: {error}");
         ApiFailure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
     })
-}
-
-// CHECKER: `checker::check` is not there yet.
-fn violations(_cluster: &model::Cluster) -> Vec<ViolationView> {
-    Vec::new()
 }

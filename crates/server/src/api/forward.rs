@@ -33,9 +33,9 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 
 /// An answer begins within this time. What is asked of the coordinator waits for the store, which may
 /// take nothing for as long as it has no space.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// The coordinator's own word on what is wrong is better than ours.
-const FORWARD_MAX: Duration = Duration::from_secs(25);
+const FORWARD_MAX: Duration = Duration::from_secs(15);
 const _: () = assert!(FORWARD_MAX.as_secs() > ANSWER_MAX.as_secs());
 const REASONS_MAX: Duration = Duration::from_secs(1);
 
@@ -64,8 +64,9 @@ async fn stuck(office: &OfficeHandle) -> ApiFailure {
                 .with("hint", reason.code.hint())
         }
         None => {
-            let message = format!("the store did not answer within {}s; {later}", ANSWER_MAX.as_secs());
-            ApiFailure::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
+            let seconds = ANSWER_MAX.as_secs();
+            let message = format!("no answer within {seconds}s: the store may not be reached; {later}");
+            ApiFailure::new(StatusCode::SERVICE_UNAVAILABLE, "no_answer_in_time", message)
         }
     }
 }

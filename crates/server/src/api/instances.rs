@@ -87,7 +87,8 @@ fn on_node(coordinator: &Coordinator, node: &str, service: Option<&str>) -> Vec<
     let all = cluster.instances_on(ix);
     let kept = all.filter(|instance| wanted.is_none_or(|wanted| wanted == Some(instance.service)));
     let mut items: Vec<_> = kept.map(|instance| instance_view(cluster, instance)).collect();
-    items.sort_by(|a, b| a.service.cmp(&b.service).then_with(|| a.created_at.cmp(&b.created_at)));
+    // Stable: within a service they stay oldest first.
+    items.sort_by(|a, b| a.service.cmp(&b.service));
     items
 }
 

@@ -133,7 +133,6 @@ mod tests {
         let store = MemoryStore::new();
         let me = store::Candidate::new("a", "");
         let office = store.office(&me, std::time::Duration::from_secs(600)).await.unwrap().elected().unwrap();
-        // Instances first: what they refer to comes later in the store's order as well.
         let mut changes: Vec<Change> = cluster.instances().cloned().map(Change::Instance).collect();
         changes.extend(cluster.nodes().map(|(_, node)| Change::Node(node.rec.clone())));
         changes.extend(cluster.services().map(|(_, entry)| Change::Service(entry.rec.clone())));
@@ -148,8 +147,38 @@ mod tests {
         store
     }
 
+    #[test]
+    fn instances_that_come_before_their_node_and_service_are_not_lost() {
+        let before = sample(300);
+        let record = |change: &Change| {
+            let (key, value) = encode_change(&before, change);
+            Record { key: key.into(), value: value.unwrap().into() }
+        };
+        let instances = before.instances().map(|instance| record(&Change::Instance(instance.clone())));
+        let nodes = before.nodes().map(|(_, node)| record(&Change::Node(node.rec.clone())));
+        let services = before.services().map(|(_, entry)| record(&Change::Service(entry.rec.clone())));
+        let (send, batches) = mpsc::channel(3);
+        send.try_send(instances.collect()).unwrap();
+        send.try_send(nodes.collect()).unwrap();
+        send.try_send(services.collect()).unwrap();
+        drop(send);
+        assert_eq!(decode(batches).unwrap().instance_count(), 300);
+    }
+
+    #[test]
+    fn an_instance_of_a_service_that_is_nowhere_is_an_error() {
+        let before = sample(1);
+        let (key, value) =
+            encode_change(&before, &Change::Instance(before.instances().next().unwrap().clone()));
+        let (send, batches) = mpsc::channel(1);
+        send.try_send(vec![Record { key: key.into(), value: value.unwrap().into() }]).unwrap();
+        drop(send);
+        let error = decode(batches).err().unwrap().to_string();
+        assert!(error.contains("names service web, which is not there"), "{error}");
+    }
+
     #[tokio::test]
-    async fn what_was_stored_is_loaded_whatever_comes_first() {
+    async fn what_was_stored_is_loaded() {
         let before = sample(instances());
         let store = stored(&before).await;
         let begun = std::time::Instant::now();

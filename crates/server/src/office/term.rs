@@ -46,6 +46,15 @@ pub(crate) enum Control {
     Lost { why: String },
 }
 
+enum Next {
+    Stop,
+    Control(Control),
+    Stream(ConnId, ConnEvent),
+    Inbound(Inbound),
+    /// Time has passed.
+    Nothing,
+}
+
 enum Waiting {
     Reply(oneshot::Sender<Result<Answer, ApiError>>),
     Release(Release),
@@ -138,41 +147,60 @@ impl Tenure {
     }
 
     async fn serve(&mut self) -> End {
-        let stop = self.shared.stop.clone();
         loop {
-            // An input that took long must not make us overlook that the lease was extended meanwhile.
-            while let Ok(control) = self.from_control.try_recv() {
-                if let ControlFlow::Break(end) = self.control(control) {
-                    return end;
-                }
-            }
-            let now = self.clock.now();
-            if now >= self.holds_until {
-                // The store may have elected another by now, whether or not it answers us.
-                return End::Over("the office lease ran out before it was extended".to_owned());
-            }
-            let wake = self.coordinator.next_wake();
-            if wake.is_some_and(|wake| wake <= now)
-                && let ControlFlow::Break(end) = self.handle(Input::Tick)
-            {
-                return end;
-            }
-            let sleep = tokio::time::sleep(self.pause(now));
-            let flow = tokio::select! {
-                () = stop.cancelled() => return End::Stopped,
-                Some(control) = self.from_control.recv() => self.control(control),
-                Some((conn, event)) = self.from_streams.recv() => self.stream(ConnId(conn.0), event),
-                Some(inbound) = self.inbound.recv() => self.inbound(inbound),
-                () = sleep => ControlFlow::Continue(()),
-            };
-            if let ControlFlow::Break(end) = flow {
+            let next = self.next().await;
+            if let ControlFlow::Break(end) = self.take(next) {
                 return end;
             }
         }
     }
 
+    async fn next(&mut self) -> Next {
+        let sleep = tokio::time::sleep(self.pause());
+        tokio::select! {
+            () = self.shared.stop.cancelled() => Next::Stop,
+            Some(control) = self.from_control.recv() => Next::Control(control),
+            Some((conn, event)) = self.from_streams.recv() => Next::Stream(ConnId(conn.0), event),
+            Some(inbound) = self.inbound.recv() => Next::Inbound(inbound),
+            () = sleep => Next::Nothing,
+        }
+    }
+
+    /// The lease is looked at after every wait and before anything is answered: the machine may have
+    /// been suspended in between, and another elected.
+    fn take(&mut self, next: Next) -> ControlFlow<End> {
+        let next = match next {
+            Next::Control(control) => {
+                self.control(control)?;
+                Next::Nothing
+            }
+            other => other,
+        };
+        // An input that took long must not make us overlook that the lease was extended meanwhile.
+        while let Ok(control) = self.from_control.try_recv() {
+            self.control(control)?;
+        }
+        let now = self.clock.now();
+        if now >= self.holds_until {
+            return ControlFlow::Break(End::Over(
+                "the office lease ran out before it was extended".to_owned(),
+            ));
+        }
+        match next {
+            Next::Stop => return ControlFlow::Break(End::Stopped),
+            Next::Stream(conn, event) => self.stream(conn, event)?,
+            Next::Inbound(inbound) => self.inbound(inbound)?,
+            Next::Control(_) | Next::Nothing => {}
+        }
+        match self.coordinator.next_wake() {
+            Some(wake) if wake <= now => self.handle(Input::Tick),
+            Some(_) | None => ControlFlow::Continue(()),
+        }
+    }
+
     /// How long nothing needs to be done unless something comes in.
-    fn pause(&self, now: Time) -> Duration {
+    fn pause(&self) -> Duration {
+        let now = self.clock.now();
         let due = self.coordinator.next_wake().map_or(Millis(u64::MAX), |wake| wake.since(now));
         let lease = self.holds_until.since(now);
         due.min(lease).as_duration().clamp(SLEEP_MIN, SLEEP_MAX)
@@ -272,7 +300,7 @@ impl Tenure {
     }
 
     fn event(&mut self, event: Event) {
-        tracing::info!(kind = event.kind.as_str(), unit = event.unit, "{}", event.message);
+        log(&event);
         if event.kind == EventKind::InstanceAllocated {
             self.shared.metrics.placements.inc();
             if let Some(node) = self.replaced_lost(&event) {
@@ -310,6 +338,17 @@ impl Tenure {
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         while self.tasks.try_join_next().is_some() {}
         self.tasks.spawn(task);
+    }
+}
+
+/// A rollout of a thousand instances is one line, not thousands.
+fn log(event: &Event) {
+    let (kind, unit, message) = (event.kind.as_str(), event.unit.as_str(), event.message.as_str());
+    match event.kind {
+        EventKind::InstanceAllocated
+        | EventKind::InstanceDesiredStateChanged
+        | EventKind::InstanceStatusChanged => tracing::debug!(kind, unit, "{message}"),
+        _ => tracing::info!(kind, unit, "{message}"),
     }
 }
 

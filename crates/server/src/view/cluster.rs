@@ -82,6 +82,8 @@ pub struct DoctorView {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ViolationView {
+    /// The number of the invariant in the design.
+    pub invariant: u32,
     pub message: String,
 }
 

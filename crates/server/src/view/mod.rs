@@ -92,5 +92,7 @@ pub struct ErrorBody {
 /// A time as programs and people read it. One that is beyond the calendar is shown as its last day.
 pub(crate) fn rfc3339(time: Time) -> String {
     let millis = i64::try_from(time.0).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::MAX).to_string()
+    let time = jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::MAX);
+    // Always as long, so that texts sort as times do.
+    format!("{time:.3}")
 }

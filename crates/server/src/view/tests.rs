@@ -104,7 +104,7 @@ fn an_instance_shows_its_ports_by_name_and_what_it_replaces() {
         ("memory_exceeded", format!("instance/{}", old.id))
     );
     assert!(!old.reasons[0].message.is_empty() && !old.reasons[0].hint.is_empty());
-    assert_eq!(new.created_at, "2023-11-14T22:13:20Z");
+    assert_eq!(new.created_at, "2023-11-14T22:13:20.000Z");
 }
 
 fn state(cluster: &Cluster) -> &'static str {
@@ -148,7 +148,7 @@ fn a_system_service_wants_one_on_every_node_that_may_have_it() {
 
 #[test]
 fn times_beyond_the_calendar_are_shown_all_the_same() {
-    assert_eq!(rfc3339(Time(0)), "1970-01-01T00:00:00Z");
+    assert_eq!(rfc3339(Time(0)), "1970-01-01T00:00:00.000Z");
     assert!(rfc3339(Time(u64::MAX)).starts_with("9999-12-30"));
 }
 

@@ -94,7 +94,8 @@ async fn run(rpc: SocketAddr, hello: Hello) {
     loop {
         tokio::select! {
             down = stream.receiver.recv() => match down {
-                Some(down) => life.take(down),
+                Some(down) if life.take(&down) => {}
+                Some(_) => continue,
                 None => return,
             },
             _ = beat.tick() => {}
@@ -118,17 +119,19 @@ impl Running {
         Up { seq: self.seq, body: UpBody::Heartbeat(heartbeat) }
     }
 
-    fn take(&mut self, down: Down) {
-        match down.body {
+    /// Whether there is something new to say.
+    fn take(&mut self, down: &Down) -> bool {
+        match &down.body {
             DownBody::Welcome(welcome) => self.epoch = welcome.epoch,
-            DownBody::Orders(orders) => orders.into_iter().for_each(|order| self.obey(order)),
+            DownBody::Orders(orders) => orders.iter().for_each(|order| self.obey(order)),
             DownBody::Sets(sets) => self.edge.serves = Some(sets.revision),
-            DownBody::Answer(_) | DownBody::Refused { .. } => {}
+            DownBody::Answer(_) | DownBody::Refused { .. } => return false,
         }
+        true
     }
 
-    fn obey(&mut self, order: Order) {
-        let actual = match order.what {
+    fn obey(&mut self, order: &Order) {
+        let actual = match &order.what {
             What::Run(_) => Actual::Ready,
             What::Drain => Actual::Unready,
             What::Stop => Actual::Stopped,

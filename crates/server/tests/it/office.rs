@@ -6,6 +6,8 @@ use model::Millis;
 use protocol::Timing;
 use reqwest::StatusCode;
 use serde_json::json;
+use store::embedded::EmbeddedStore;
+use store::etcd::EtcdStore;
 use store::memory::{Fault, MemoryStore};
 
 use crate::daemon::{Daemon, TIMING, eventually, web};
@@ -59,6 +61,86 @@ async fn an_office_that_cannot_be_extended_ends_by_our_own_clock() {
     assert_eq!(answer, Err(server::NotCoordinator));
     store.silence(false);
     daemon.until_acting().await;
+}
+
+#[tokio::test]
+async fn when_one_is_cut_off_from_the_store_another_takes_over() {
+    let (store, timing) = (MemoryStore::new(), Timing { lease: Millis::secs(1), ..TIMING });
+    let cut_off = Silent::new(store.clone());
+    let first = Daemon::start("a", Arc::new(cut_off.clone()), timing).await;
+    first.until_acting().await;
+    first.put("/v1/services/web", web(3)).await;
+    let second = Daemon::start("b", Arc::new(store.clone()), timing).await;
+    cut_off.silence(true);
+    second.until_acting().await;
+    assert!(!first.office.is_acting(), "two in office");
+    assert_eq!(second.get("/v1/services/web").await["count"], 3);
+    cut_off.silence(false);
+    eventually("the first one knows", async || {
+        first.office.leader().borrow().as_ref().is_some_and(|leader| leader.id == "b")
+    })
+    .await;
+    assert_eq!(first.get("/v1/status").await["coordinator"]["id"], "b");
+}
+
+#[tokio::test]
+async fn streams_end_with_the_office() {
+    let daemon = Daemon::acting(&MemoryStore::new()).await;
+    let mut stream = wire::connect(&daemon.rpc.to_string()).await.unwrap();
+    daemon.office.shutdown().await;
+    while stream.receiver.recv().await.is_some() {}
+    let end = stream.ended.await.unwrap();
+    assert!(matches!(end, wire::End::NotCoordinator { .. } | wire::End::ByCoordinator), "{end}");
+    assert!(wire::connect(&daemon.rpc.to_string()).await.is_err());
+}
+
+#[tokio::test]
+async fn the_embedded_store_keeps_everything_over_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut terms = Vec::new();
+    for _ in 0..2 {
+        // The tasks of the daemon before let go of the file one after the other.
+        let store = loop {
+            match EmbeddedStore::open(dir.path().join("state")).await {
+                Err(store::StoreError::Locked { .. }) => tokio::task::yield_now().await,
+                other => break other.unwrap(),
+            }
+        };
+        let daemon = Daemon::start("a", Arc::new(store), TIMING).await;
+        daemon.until_acting().await;
+        let (_, applied) = daemon.put("/v1/services/web", web(3)).await;
+        terms.push((applied["outcome"].clone(), daemon.get("/v1/status").await["cluster"].clone()));
+        daemon.office.shutdown().await;
+        drop(daemon);
+    }
+    assert_eq!((&terms[0].0, &terms[1].0), (&json!("created"), &json!("unchanged")));
+    assert_eq!(terms[0].1, terms[1].1, "the cluster is the same");
+}
+
+#[tokio::test]
+async fn on_etcd_the_next_candidate_takes_over() {
+    if !store::testing::is_installed() {
+        eprintln!("skipped: no etcd in PATH");
+        return;
+    }
+    let etcd = store::testing::EtcdCluster::start(1).await;
+    let open = async || Arc::new(EtcdStore::open(&etcd.config("/tidegate/test")).await.unwrap());
+    let first = Daemon::start("a", open().await, TIMING).await;
+    first.until_acting().await;
+    let _node = FakeNode::join(first.rpc, "node-1", "127.0.0.1:1");
+    first.put("/v1/services/web", web(3)).await;
+    eventually("the service is ok", async || first.get("/v1/services/web").await["state"] == "ok").await;
+    let second = Daemon::start("b", open().await, TIMING).await;
+    eventually("both are candidates", async || {
+        second.office.leader().borrow().is_some()
+            && first.get("/v1/status").await["candidates"].as_array().is_some_and(|all| all.len() == 2)
+    })
+    .await;
+    first.office.shutdown().await;
+    second.until_acting().await;
+    assert_eq!(second.get("/v1/instances").await["items"].as_array().unwrap().len(), 3);
+    second.put("/v1/services/web/count", json!({"count": 1})).await;
+    assert_eq!(second.get("/v1/doctor").await["items"], json!([]));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use crate::{
     out, target,
 };
 
-pub async fn list(asker: &Asker, service: Option<String>, node: Option<String>) -> Outcome {
+pub async fn list(asker: &Asker, service: Option<String>, node: Option<String>, all: bool) -> Outcome {
     let mut query = Vec::new();
     if let Some(service) = &service {
         query.push(format!("service={}", encode(target::expect(target::Kind::Service, service)?)));
@@ -22,11 +22,7 @@ pub async fn list(asker: &Asker, service: Option<String>, node: Option<String>) 
     if asker.is_json() {
         return out::json(&answer);
     }
-    let instances = shape::<List<InstanceView>>(&answer)?.items;
-    if instances.is_empty() {
-        return out::line("no instances");
-    }
-    tables::instances(asker, &instances)
+    tables::instances(asker, &shape::<List<InstanceView>>(&answer)?.items, all)
 }
 
 pub async fn status(asker: &Asker, id: &str) -> Outcome {

@@ -88,7 +88,7 @@ async fn node_command(asker: &Asker, command: NodeCommand) -> Outcome {
 
 async fn instance_command(asker: &Asker, command: InstanceCommand) -> Outcome {
     match command {
-        InstanceCommand::List { service, node } => instance::list(asker, service, node).await,
+        InstanceCommand::List { service, node, all } => instance::list(asker, service, node, all).await,
         InstanceCommand::Status { id } => {
             instance::status(asker, target::expect(target::Kind::Instance, &id)?).await
         }

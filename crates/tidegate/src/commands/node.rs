@@ -49,11 +49,8 @@ pub async fn status(asker: &Asker, name: &str) -> Outcome {
     tables::reasons(&node.id, &node.reasons)?;
     let answer = asker.client.get(&format!("/v1/instances?node={}", encode(name))).await?;
     let instances = shape::<List<InstanceView>>(&answer)?.items;
-    if instances.is_empty() {
-        return out::line("  no instances");
-    }
     out::line("")?;
-    tables::instances(asker, &instances)
+    tables::instances(asker, &instances, false)
 }
 
 pub async fn set_intent(asker: &Asker, text: &str, intent: &str) -> Outcome {

@@ -112,13 +112,13 @@ async fn service(asker: &Asker, name: &str) -> Outcome {
     if let Some(backends) = backends {
         print_backends(&shape(&backends)?)?;
     }
-    if instances.is_empty() {
-        return out::line("  no instances");
-    }
     out::line("")?;
-    tables::instances(asker, &instances)?;
-    for instance in &instances {
-        tables::reasons(&instance.id, &instance.reasons)?;
+    tables::instances(asker, &instances, false)?;
+    for instance in instances.iter().filter(|instance| instance.desired == "running") {
+        // Why an instance that does well was once started anew is in its own status.
+        if instance.actual != "ready" {
+            tables::reasons(&instance.id, &instance.reasons)?;
+        }
     }
     Ok(())
 }

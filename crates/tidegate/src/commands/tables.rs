@@ -30,12 +30,14 @@ pub fn nodes(asker: &Asker, nodes: &[NodeView]) -> Outcome {
             "coordinator" if node.coordinator => "coordinator*",
             other => other,
         });
+        // Others run nothing, whatever the machine has.
+        let is_worker = node.roles.iter().any(|role| role == "worker");
         let mut row = vec![
             cell(&node.id),
             state(&node.state),
             state(&node.health),
-            cell(of(node.used.memory, node.capacity.memory)),
-            cell(format!("{}/{}", node.used.cpu, node.capacity.cpu)),
+            cell(if is_worker { of(node.used.memory, node.capacity.memory) } else { "-".to_owned() }),
+            cell(if is_worker { format!("{}/{}", node.used.cpu, node.capacity.cpu) } else { "-".to_owned() }),
             cell(node.counts.instances),
             cell(roles.collect::<Vec<_>>().join(",")),
         ];
@@ -87,7 +89,21 @@ pub fn services(asker: &Asker, services: &[ServiceView]) -> Outcome {
     table.print()
 }
 
-pub fn instances(asker: &Asker, instances: &[InstanceView]) -> Outcome {
+/// Those that were told to stop and did are left out unless `all` are wanted: they are history. A
+/// batch's are its results.
+pub fn instances(asker: &Asker, instances: &[InstanceView], all: bool) -> Outcome {
+    let is_shown =
+        |instance: &InstanceView| all || instance.actual != "stopped" || instance.desired == "running";
+    let (instances, hidden): (Vec<_>, Vec<_>) = instances.iter().partition(|instance| is_shown(instance));
+    if !hidden.is_empty() {
+        let n = hidden.len();
+        out::note(format!(
+            "{n} that stopped as they were told are not shown; see `tidegate instance list --all`"
+        ));
+    }
+    if instances.is_empty() {
+        return out::line("no instances");
+    }
     let mut header = vec!["instance", "node", "release", "state", "age", "restarts", "why"];
     if asker.is_wide() {
         header.extend(["desired", "pid", "ports", "healthy", "replaces"]);

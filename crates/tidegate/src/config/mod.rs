@@ -45,7 +45,6 @@ pub struct Config {
     pub coordinators: Vec<String>,
     pub store: StoreConfig,
     pub timing: Timing,
-    pub withdraw_delay: Millis,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +132,6 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
         coordinators,
         store,
         timing: timing(file)?,
-        withdraw_delay: duration("edge.withdraw_delay", &file.edge.withdraw_delay)?,
     })
 }
 
@@ -155,6 +153,7 @@ fn check_later(file: &ConfigFile) -> Checked<()> {
         duration("drain.default_deadline", &file.drain.default_deadline)?;
     }
     duration("drain.stall_after", &file.drain.stall_after)?;
+    duration("edge.withdraw_delay", &file.edge.withdraw_delay)?;
     Ok(())
 }
 

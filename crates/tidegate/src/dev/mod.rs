@@ -43,6 +43,10 @@ pub fn dev(args: DevArgs) -> Outcome {
     if args.listen.port() == 0 {
         return Err(Failure::usage("--listen needs a port"));
     }
+    if args.ha && find_in_path("etcd").is_none() {
+        let message = "--ha needs etcd, and there is none in PATH; install it, or leave --ha out";
+        return Err(Failure::error(message));
+    }
     let dir = layout::absolute(&args.data)?;
     let _lock = DirLock::take(&dir, "tidegate dev")?;
     let exe = std::env::current_exe()
@@ -64,7 +68,9 @@ pub fn dev(args: DevArgs) -> Outcome {
 
 fn asker(layout: &Layout) -> Outcome<Asker> {
     let addr = format!("http://{}", layout.api);
-    Asker::new(&Global { addr, token: None, output: Format::Table })
+    let mut asker = Asker::new(&Global { addr, token: None, output: Format::Table })?;
+    asker.client.be_quiet();
+    Ok(asker)
 }
 
 struct Dev {
@@ -97,11 +103,6 @@ impl Dev {
 
     async fn start(&mut self) -> Outcome {
         if let Some(etcd) = self.layout.etcd.clone() {
-            if find_in_path("etcd").is_none() {
-                return Err(Failure::error(
-                    "--ha needs etcd, and there is none in PATH; install it, or leave --ha out",
-                ));
-            }
             self.children.start_etcd(&etcd)?;
             self.until_etcd(&etcd).await?;
         }
@@ -131,7 +132,7 @@ impl Dev {
         let until = Instant::now() + UP_WITHIN;
         loop {
             let up = match self.nodes().await {
-                Ok(nodes) => nodes.iter().filter(|node| node.health == "up").count(),
+                Ok(nodes) => nodes.iter().filter(|node| node.connected && node.health == "up").count(),
                 Err(_) => 0,
             };
             if up >= self.layout.daemons.len() {
@@ -212,11 +213,19 @@ impl Dev {
         for (about, reason) in reasons {
             out::line(format!("  {}", commands::reason_line(about, reason)))?;
         }
+        if self.layout.etcd.is_some() {
+            let apis: Vec<String> = nodes.iter().map(|node| format!("http://{}", node.address)).collect();
+            out::line(format!("\nevery node answers: {}", apis.join(" ")))?;
+        }
         out::line(format!("\nlogs of the daemons: {}", self.layout.log_dir().display()))?;
         out::line(format!("try, in another terminal:{}", self.addr_hint()))?;
         let tries: [&str; 3] = match demo {
             true => ["curl http://127.0.0.1:8080/", "tidegate scale web 6", "tidegate status web"],
-            false => ["tidegate status", "tidegate apply examples/demo.toml", "tidegate events --follow"],
+            false => [
+                "tidegate status",
+                "tidegate apply FILE     (what a file holds: docs/service-file.md)",
+                "tidegate events --follow",
+            ],
         };
         for text in tries {
             out::line(format!("  {text}"))?;
@@ -258,6 +267,7 @@ impl Dev {
             _ = signals.next() => true,
         };
         if hurried {
+            out::note("killing everything");
             self.children.kill(|_| true);
             self.children.stop(|_| true).await;
             instances::kill_all(&self.layout, &self.exe).await;

@@ -1,0 +1,18 @@
+//! The figures of design.md section 11 that the project reaches for, one line each:
+//! `name value unit bar verdict`. Absolute times differ between machines; run it where you care.
+
+mod office;
+mod placing;
+mod report;
+mod stores;
+
+use report::Report;
+
+fn main() -> anyhow::Result<()> {
+    let filter = std::env::args().nth(1).unwrap_or_default();
+    let mut report = Report::new(filter);
+    let cluster = placing::run(&mut report);
+    office::idle(&mut report, cluster);
+    stores::run(&mut report)?;
+    report.finish()
+}

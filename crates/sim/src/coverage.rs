@@ -1,0 +1,86 @@
+//! How often the interesting things happened: a simulator that never reaches them proves nothing.
+
+use std::collections::BTreeMap;
+
+/// Everything that a few hundred seeds must have reached at least once.
+pub const EXPECTED: &[&str] = &[
+    "adopted after a restart of the daemon",
+    "availability kept by surge",
+    "batch complete",
+    "capacity below use",
+    "client connection cut",
+    "client connection made",
+    "client dial failed",
+    "commit answer lost, it was applied",
+    "commit answer lost, it was not applied",
+    "commit applied late",
+    "commit refused",
+    "confirmed dead",
+    "connection broken",
+    "coordinator noticed late that its office was over",
+    "crash looping",
+    "daemon crashed",
+    "daemon paused",
+    "daemon stopped",
+    "degraded by its own report",
+    "edge waited for",
+    "ended while the daemon was dead",
+    "fail-over",
+    "fence fired in the daemon",
+    "fence fired in a keeper",
+    "forgotten",
+    "instance lost",
+    "killed after its grace",
+    "machine destroyed",
+    "machine rebooted",
+    "machine suspended",
+    "memory starved",
+    "no eligible node",
+    "no space",
+    "node disabled",
+    "node id refused",
+    "node offline",
+    "old term refused",
+    "orders resent",
+    "partition",
+    "partition one way",
+    "request acknowledged",
+    "request lost",
+    "rollout complete",
+    "rollout failed",
+    "service removed",
+    "service scaled",
+    "service updated",
+    "start failed",
+    "stateful placed",
+    "stopped by an operator",
+    "store cut off",
+    "store unavailable",
+    "system ready",
+    "volume attached",
+    "volume home offline",
+];
+
+#[derive(Clone, Debug, Default)]
+pub struct Coverage(BTreeMap<&'static str, u64>);
+
+impl Coverage {
+    pub fn hit(&mut self, what: &'static str) {
+        debug_assert!(EXPECTED.contains(&what), "{what} is not in the list");
+        *self.0.entry(what).or_default() += 1;
+    }
+
+    pub fn add(&mut self, other: &Coverage) {
+        for (what, times) in &other.0 {
+            *self.0.entry(what).or_default() += times;
+        }
+    }
+
+    pub fn times(&self, what: &str) -> u64 {
+        self.0.get(what).copied().unwrap_or(0)
+    }
+
+    pub fn missing(&self) -> Vec<&'static str> {
+        EXPECTED.iter().copied().filter(|what| self.times(what) == 0).collect()
+    }
+}

@@ -1,0 +1,197 @@
+//! After the faults: everything comes right within a bounded time, and then nothing more happens.
+
+use std::collections::BTreeSet;
+
+use model::{
+    Cluster, Code, Health, Instance, InstanceId, Intent, Kind, RolloutState, ServiceEntry, ServiceIx,
+    encode_change,
+};
+use protocol::coordinator::Coordinator;
+
+use crate::world::{Event, World};
+
+/// Longest pauses that add up: a node found offline, backoff after failures (1 min), a rollout's
+/// deadline, grace, restarts.
+const CONVERGES_WITHIN: u64 = 400_000;
+/// Nothing is written for this long.
+const QUIET_FOR: u64 = 15_000;
+
+impl World {
+    pub fn look_whether_quiet(&mut self) {
+        self.enable_all();
+        let head = self.store.head;
+        let since = match self.quiet {
+            Some((known, since)) if known == head => since,
+            Some(_) | None => self.now,
+        };
+        self.quiet = Some((head, since));
+        let wrong = self.what_is_wrong();
+        let late = self.now > self.swarm.safety_ms + CONVERGES_WITHIN;
+        match wrong {
+            None if self.now - since >= QUIET_FOR => {
+                self.say("all is well".to_owned());
+                self.done = true;
+            }
+            None if late => self.fail(18, "the state keeps changing".to_owned()),
+            Some(wrong) if late => self.fail(18, wrong),
+            None | Some(_) => self.after(1000, Event::LookWhetherQuiet),
+        }
+    }
+
+    fn what_is_wrong(&self) -> Option<String> {
+        let in_office: Vec<usize> =
+            (0..self.machines.len()).filter(|at| self.tenure(*at).is_some()).collect();
+        let [machine] = in_office.as_slice() else {
+            return Some(format!("{} coordinators are in office", in_office.len()));
+        };
+        let coordinator = &self.tenure(*machine)?.coordinator;
+        let cluster = coordinator.cluster();
+        for (_, node) in cluster.nodes() {
+            if node.rec.health != Health::Up || node.rec.intent != Intent::Active {
+                return Some(format!("{} is {:?} and {:?}", node.rec.id, node.rec.health, node.rec.intent));
+            }
+        }
+        self.processes_disagree(cluster)
+            .or_else(|| self.edges_disagree(coordinator))
+            .or_else(|| self.store_disagrees(cluster))
+            .or_else(|| self.requests_lost(cluster))
+            .or_else(|| cluster.services().find_map(|(ix, entry)| service_is_wrong(coordinator, ix, entry)))
+    }
+
+    /// What runs is what the records say, no more and no less.
+    fn processes_disagree(&self, cluster: &Cluster) -> Option<String> {
+        let live = self.machines.iter().flat_map(|machine| {
+            machine.slots.iter().filter(|(_, slot)| slot.live().is_some()).map(|(id, _)| *id)
+        });
+        let live: BTreeSet<InstanceId> = live.collect();
+        let recorded: BTreeSet<InstanceId> =
+            cluster.instances().filter(|instance| !instance.is_over()).map(|instance| instance.id).collect();
+        if let Some(id) = live.difference(&recorded).next() {
+            return Some(format!("{id} runs and no record says so"));
+        }
+        recorded.difference(&live).next().map(|id| {
+            let at = cluster.instance(*id).map(|i| (i.desired, i.actual, i.reason));
+            format!("{id} is recorded as {at:?} and does not run")
+        })
+    }
+
+    fn edges_disagree(&self, coordinator: &Coordinator) -> Option<String> {
+        let revision = coordinator.sets_revision();
+        for (at, machine) in self.machines.iter().enumerate().filter(|(_, machine)| machine.roles.edge) {
+            let serves = machine.daemon.as_ref().and_then(|daemon| daemon.serves());
+            if serves != Some(revision) {
+                return Some(format!("the edge on m{at} serves {serves:?}, not {revision:?}"));
+            }
+            let edge = machine.daemon.as_ref().and_then(|daemon| daemon.edge.as_ref())?;
+            for set in edge.sets().into_iter().flat_map(|sets| sets.sets) {
+                let ix = coordinator.cluster().service_ix(set.service.as_str());
+                let wanted = ix.and_then(|ix| coordinator.backends(ix));
+                if wanted.map(|wanted| &wanted.backends) != Some(&set.backends) {
+                    return Some(format!("the edge on m{at} has another set of {}", set.service));
+                }
+            }
+        }
+        None
+    }
+
+    /// What the coordinator holds is what the store holds.
+    fn store_disagrees(&self, cluster: &Cluster) -> Option<String> {
+        let nodes = cluster.nodes().map(|(_, node)| model::Change::Node(node.rec.clone()));
+        let services = cluster.services().map(|(_, entry)| model::Change::Service(entry.rec.clone()));
+        let instances = cluster.instances().map(|instance| model::Change::Instance(instance.clone()));
+        let volumes = cluster.volumes().map(|volume| model::Change::Volume(volume.clone()));
+        let mut count = 0;
+        for change in nodes.chain(services).chain(instances).chain(volumes) {
+            let (key, value) = encode_change(cluster, &change);
+            count += 1;
+            if self.store.records.get(&key) != value.as_ref() {
+                return Some(format!("{key} is not in the store as the coordinator has it"));
+            }
+        }
+        let stored = self.store.records.keys().filter(|key| !key.starts_with("a/") && !key.starts_with("m/"));
+        let stored = stored.count();
+        (stored != count).then(|| format!("{stored} records are stored, the coordinator has {count}"))
+    }
+
+    fn requests_lost(&self, cluster: &Cluster) -> Option<String> {
+        self.workload.services().find_map(|(name, may)| {
+            let rec = cluster.service_by_name(name.as_str()).map(|entry| &entry.rec);
+            let is = rec.filter(|rec| !rec.removed).map(|rec| (rec.count, rec.spec().clone()));
+            (!may.contains(&is)).then(|| format!("{name} is not what was asked for"))
+        })
+    }
+}
+
+fn service_is_wrong(coordinator: &Coordinator, ix: ServiceIx, entry: &ServiceEntry) -> Option<String> {
+    let (cluster, rec) = (coordinator.cluster(), &entry.rec);
+    let name = &rec.name;
+    if rec.removed {
+        return Some(format!("{name} is still being removed"));
+    }
+    let reasons: Vec<Code> = coordinator.reasons(ix).iter().map(|reason| reason.code).collect();
+    if let Some(instance) = cluster.instances_of(ix).find(|instance| !instance.is_over() && !instance.is_available()) {
+        let Instance { id, desired, actual, reason, .. } = instance;
+        return Some(format!("{id} of {name} is {desired:?}, {actual:?}, {reason:?}; {reasons:?}"));
+    }
+    if rec.rollout.state == RolloutState::Rolling {
+        return Some(format!("{name} is rolling out; {reasons:?}"));
+    }
+    let running: Vec<&Instance> = cluster.instances_of(ix).filter(|i| i.is_available()).collect();
+    let failed = matches!(rec.rollout.state, RolloutState::Failed { .. });
+    let old = running.iter().find(|instance| instance.release != rec.release);
+    if let Some(old) = old.filter(|_| !failed && rec.spec().kind != Kind::Batch) {
+        return Some(format!("{} of {name} is of release {}", old.id, old.release));
+    }
+    let missing = missing(cluster, ix, entry, running.len());
+    if missing > 0 && !waits_truly(cluster, entry, &reasons) {
+        return Some(format!("{missing} of {name} are missing; {reasons:?}"));
+    }
+    if missing < 0 {
+        return Some(format!("{} of {name} are too many", -missing));
+    }
+    None
+}
+
+/// How many are not there; negative: too many.
+fn missing(cluster: &Cluster, ix: ServiceIx, entry: &ServiceEntry, running: usize) -> i64 {
+    let (rec, spec) = (&entry.rec, entry.rec.spec());
+    match spec.kind {
+        Kind::System => {
+            let nodes = cluster.nodes().filter(|(_, node)| {
+                node.rec.may_place() && node.rec.satisfies(&spec.constraints)
+            });
+            nodes.count() as i64 - running as i64
+        }
+        Kind::Service => i64::from(rec.count) - running as i64,
+        Kind::Batch => {
+            let settled: BTreeSet<Option<u32>> = cluster
+                .instances_of(ix)
+                .filter(|i| {
+                    i.is_available()
+                        || i.release == rec.release
+                            && (i.is_complete() || !spec.rerun && i.desired != model::Desired::Running)
+                })
+                .filter(|i| i.slot < Some(rec.count))
+                .map(|i| i.slot)
+                .collect();
+            i64::from(rec.count) - settled.len() as i64
+        }
+    }
+}
+
+/// The reason that is given is a true one.
+fn waits_truly(cluster: &Cluster, entry: &ServiceEntry, reasons: &[Code]) -> bool {
+    let rec = &entry.rec;
+    let spec = rec.spec_of(rec.release_to_place());
+    let mut nodes = cluster.nodes().filter(|(_, node)| {
+        node.rec.may_place() && node.rec.satisfies(&spec.constraints)
+    });
+    let has_room =
+        |node: &model::NodeEntry| node.used.memory + spec.memory <= node.rec.capacity.memory;
+    if reasons.contains(&Code::NoCapacityMemory) {
+        // Bound to its home, or to each node: room elsewhere does not help.
+        return spec.is_stateful() || spec.kind == Kind::System || !nodes.any(|(_, node)| has_room(node));
+    }
+    (reasons.contains(&Code::ConstraintUnsatisfied) || reasons.contains(&Code::NoEligibleNode))
+        && nodes.next().is_none()
+}

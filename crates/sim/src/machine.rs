@@ -1,0 +1,329 @@
+//! Machines and the daemons on them: what survives what, and carrying out what a node asks for.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use model::{Code, InstanceId, Life, MemoryCaps, NodeId, Resources, Roles, Term};
+use protocol::{
+    edge::{self, Edge},
+    message::SetRevision,
+    node::{Identity, Input, Memory, Node, Output},
+};
+
+use crate::{
+    net::Message,
+    office::{Candidate, OfficeInput},
+    process::Slot,
+    world::{Event, ToDaemon, World},
+};
+
+/// Ticks in a row that leave something due: a daemon would spin.
+const SPINS_MAX: u32 = 50;
+
+pub struct Machine {
+    pub id: NodeId,
+    pub roles: Roles,
+    pub labels: BTreeMap<String, String>,
+    pub capacity: u64,
+    /// The most it ever had: what was placed then may still run.
+    pub capacity_max: u64,
+    /// How far its clock is ahead.
+    pub offset: u64,
+    pub powered: bool,
+    pub boot: u64,
+    /// The daemon is stopped by a signal; processes go on.
+    pub paused: bool,
+    /// Everything stands still, the clock goes on.
+    pub suspended: bool,
+    /// The number of the present or last life of its daemon.
+    pub life: u64,
+    pub daemon: Option<Daemon>,
+    /// What happened while it was paused or suspended.
+    pub held: VecDeque<Event>,
+    pub degraded: Option<Code>,
+    // On disk:
+    pub memory: Memory,
+    pub slots: BTreeMap<InstanceId, Slot>,
+}
+
+pub struct Daemon {
+    pub node: Option<Node>,
+    pub edge: Option<Edge>,
+    pub candidate: Option<Candidate>,
+    pub conn: Option<u64>,
+    pub dialling: bool,
+    /// The machine that is said to be in office.
+    pub hint: Option<usize>,
+    /// Until when its lease holds, on the world's clock.
+    pub lease_until: u64,
+    pub listening: BTreeSet<u16>,
+    node_tick: Option<u64>,
+    edge_tick: Option<u64>,
+    pub office_tick: Option<u64>,
+    spins: u32,
+}
+
+impl Daemon {
+    pub fn term_in_office(&self) -> Option<Term> {
+        self.candidate.as_ref().and_then(Candidate::term)
+    }
+
+    pub fn serves(&self) -> Option<SetRevision> {
+        self.edge.as_ref().and_then(Edge::serves)
+    }
+}
+
+impl World {
+    pub fn build(&mut self) {
+        let (workers, candidates) = (self.swarm.workers, self.swarm.candidates);
+        let apart = if self.swarm.apart { candidates } else { 0 };
+        for at in 0..workers + apart {
+            let worker = at < workers;
+            let coordinator = if apart > 0 { !worker } else { at < candidates };
+            let roles = Roles { coordinator, worker, edge: worker && at < self.swarm.edges };
+            let zone = if at % 2 == 0 { "a" } else { "b" };
+            let capacity = self.rng.between(4, 12) * 100;
+            let boot = self.number();
+            let offset = self.rng.below(100_000);
+            self.machines.push(Machine {
+                id: NodeId::new(&format!("n{at}")),
+                roles,
+                labels: BTreeMap::from([("zone".to_owned(), zone.to_owned())]),
+                capacity,
+                capacity_max: capacity,
+                offset,
+                powered: true,
+                boot,
+                paused: false,
+                suspended: false,
+                life: 0,
+                daemon: None,
+                held: VecDeque::new(),
+                degraded: None,
+                memory: Memory::default(),
+                slots: BTreeMap::new(),
+            });
+            let delay = self.rng.below(300);
+            self.after(delay, Event::StartDaemon { machine: at });
+        }
+        let safety = self.swarm.safety_ms;
+        self.at(safety, Event::Heal);
+        self.after(5000, Event::Fault);
+        self.after(3000, Event::Request);
+        self.after(4000, Event::Client);
+    }
+
+    pub fn start_daemon(&mut self, machine: usize) {
+        let here = &self.machines[machine];
+        if here.daemon.is_some() || !here.powered || here.suspended {
+            return;
+        }
+        let life = self.number();
+        let random = self.rng.next();
+        let now = self.local(machine);
+        let here = &mut self.machines[machine];
+        (here.life, here.paused) = (life, false);
+        here.held.clear();
+        let identity = Identity {
+            node: here.id.clone(),
+            life: Life(random),
+            roles: here.roles,
+            labels: here.labels.clone(),
+            capacity: Resources { memory: here.capacity, cpu: 4000 },
+            host: here.id.to_string(),
+            api: format!("{}:7070", here.id),
+            memory_caps: MemoryCaps::CgroupV2,
+            memory: here.memory,
+        };
+        let worker = here.roles.worker;
+        here.daemon = Some(Daemon {
+            node: worker.then(|| Node::new(identity, self.swarm.timing, now)),
+            edge: here.roles.edge.then(Edge::new),
+            candidate: here.roles.coordinator.then(Candidate::default),
+            conn: None,
+            dialling: false,
+            hint: None,
+            lease_until: 0,
+            listening: BTreeSet::new(),
+            node_tick: None,
+            edge_tick: None,
+            office_tick: None,
+            spins: 0,
+        });
+        self.say(format!("m{machine} daemon starts, life {life}"));
+        for (id, found) in self.find_processes(machine) {
+            self.say(format!("m{machine} finds {id}: {found:?}"));
+            self.node_input(machine, found.into_input(id));
+        }
+        if worker {
+            let degraded = self.machines[machine].degraded;
+            self.node_input(machine, Input::Machine { degraded });
+            self.redial(machine, 1);
+        }
+        if self.machines[machine].roles.coordinator {
+            let delay = self.rng.between(1, 500);
+            self.tell_daemon(delay, machine, ToDaemon::Office(OfficeInput::Campaign));
+        }
+        self.arm(machine);
+    }
+
+    /// The daemon ends at once. Its instances run on.
+    pub fn kill_daemon(&mut self, machine: usize, silent: bool) {
+        let here = &mut self.machines[machine];
+        if here.daemon.take().is_none() {
+            return;
+        }
+        let life = here.life;
+        here.paused = false;
+        // Events of processes and of the machine are not the daemon's to lose.
+        here.held.retain(|event| !matches!(event, Event::Daemon { .. }));
+        self.close_all(machine, life, silent);
+        self.abandon_launches(machine);
+    }
+
+    pub fn resume_daemon(&mut self, machine: usize) {
+        let here = &mut self.machines[machine];
+        if !std::mem::take(&mut here.paused) || here.suspended {
+            return;
+        }
+        self.say(format!("m{machine} daemon goes on"));
+        self.release_held(machine);
+    }
+
+    pub fn set_degraded(&mut self, machine: usize, degraded: Option<Code>) {
+        self.machines[machine].degraded = degraded;
+        self.tell_daemon(0, machine, ToDaemon::Node(Input::Machine { degraded }));
+    }
+
+    pub fn node_tick(&mut self, machine: usize, at: u64) {
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
+        if daemon.node_tick != Some(at) {
+            return;
+        }
+        daemon.node_tick = None;
+        self.node_input(machine, Input::Tick);
+        let now = self.local(machine);
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
+        let due = daemon.node.as_ref().and_then(Node::next_wake).is_some_and(|wake| wake <= now);
+        daemon.spins = if due { daemon.spins + 1 } else { 0 };
+        if daemon.spins > SPINS_MAX {
+            self.fail(18, format!("m{machine}: the node is always due"));
+        }
+    }
+
+    pub fn edge_tick(&mut self, machine: usize, at: u64) {
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
+        if daemon.edge_tick == Some(at) {
+            daemon.edge_tick = None;
+            self.edge_input(machine, edge::Input::Tick);
+        }
+    }
+
+    /// Sees to it that each actor is woken when it asks to be.
+    pub fn arm(&mut self, machine: usize) {
+        let (now, here) = (self.now, &self.machines[machine]);
+        let Some(daemon) = here.daemon.as_ref() else { return };
+        let soon = |time: model::Time| self.global(machine, time).max(now + 1);
+        let node = daemon.node.as_ref().and_then(Node::next_wake).map(soon);
+        let edge = daemon.edge.as_ref().and_then(Edge::next_wake).map(soon);
+        let office = daemon.candidate.as_ref().and_then(Candidate::next_wake).map(soon);
+        let earlier = |known: Option<u64>, wanted: Option<u64>| {
+            wanted.filter(|wanted| known.is_none_or(|known| *wanted < known || known <= now))
+        };
+        let node = earlier(daemon.node_tick, node);
+        let edge = earlier(daemon.edge_tick, edge);
+        let office = earlier(daemon.office_tick, office);
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
+        daemon.node_tick = node.or(daemon.node_tick);
+        daemon.edge_tick = edge.or(daemon.edge_tick);
+        daemon.office_tick = office.or(daemon.office_tick);
+        let life = self.machines[machine].life;
+        let ticks = [
+            node.map(|at| (at, ToDaemon::NodeTick(at))),
+            edge.map(|at| (at, ToDaemon::EdgeTick(at))),
+            office.map(|at| (at, ToDaemon::Office(OfficeInput::Tick(at)))),
+        ];
+        for (at, input) in ticks.into_iter().flatten() {
+            self.at(at, Event::Daemon { machine, life, input });
+        }
+    }
+
+    pub fn node_input(&mut self, machine: usize, input: Input) {
+        let (now, life) = (self.local(machine), self.machines[machine].life);
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
+        let Some(node) = daemon.node.as_mut() else { return };
+        for output in node.handle(now, input) {
+            if self.machines[machine].life != life || self.machines[machine].daemon.is_none() {
+                return;
+            }
+            self.node_output(machine, output);
+        }
+    }
+
+    fn node_output(&mut self, machine: usize, output: Output) {
+        match output {
+            Output::Send(up) => {
+                let conn = self.machines[machine].daemon.as_ref().and_then(|daemon| daemon.conn);
+                if let Some(conn) = conn {
+                    self.send(conn, true, Message::Up(up));
+                }
+            }
+            Output::Reconnect { why } => self.reconnect(machine, &why),
+            Output::Launch { id, note, run, what } => self.launch(machine, id, note, run, what),
+            Output::Note { id, note } => {
+                if let Some(slot) = self.machines[machine].slots.get_mut(&id) {
+                    slot.note = note;
+                }
+            }
+            Output::Watch { id, run, what } => self.watch(machine, id, run, &what),
+            Output::Signal { id, signal } => self.signal(machine, id, signal),
+            Output::Kill { id } => self.kill(machine, id),
+            Output::Erase { id } => self.erase(machine, id),
+            Output::Remember(memory) => self.machines[machine].memory = memory,
+            Output::Lease { fence_at } => self.leased(machine, fence_at),
+            Output::Sets(sets) => self.edge_input(machine, edge::Input::Sets(sets)),
+            Output::GiveUp { message } => {
+                self.say(format!("m{machine} gives up: {message}"));
+                self.kill_daemon(machine, false);
+                self.after(1000, Event::StartDaemon { machine });
+            }
+        }
+    }
+
+    fn reconnect(&mut self, machine: usize, why: &str) {
+        self.say(format!("m{machine} dials again: {why}"));
+        if why.starts_with("term ") {
+            self.cover.hit("old term refused");
+        }
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
+        if let Some(conn) = daemon.conn.take() {
+            self.close_conn(conn, true);
+            self.tell_daemon(0, machine, ToDaemon::Disconnected);
+        }
+        self.redial(machine, 50);
+    }
+
+    fn leased(&mut self, machine: usize, fence_at: model::Time) {
+        let until = self.global(machine, fence_at);
+        if let Some(daemon) = self.machines[machine].daemon.as_mut() {
+            daemon.lease_until = daemon.lease_until.max(until);
+        }
+        if self.swarm.keepers {
+            self.tell_keepers(machine, until);
+        }
+    }
+
+    pub fn edge_input(&mut self, machine: usize, input: edge::Input) {
+        let now = self.local(machine);
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
+        let Some(edge) = daemon.edge.as_mut() else { return };
+        let before = edge.report();
+        let outputs = edge.handle(input, now);
+        let after = edge.report();
+        for output in outputs {
+            self.edge_output(machine, output);
+        }
+        if before != after {
+            self.node_input(machine, Input::Edge(after));
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! Candidates: campaigning, loading, being in office, and losing it without noticing at once.
+
+use checker::Observer;
+use model::{Cluster, InstanceId, Term, Time};
+use protocol::{
+    coordinator::{self, Asked, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored},
+    message::{DownBody, Refusal},
+};
+
+use crate::{
+    net::Message,
+    world::{Event, ToDaemon, World},
+};
+
+#[derive(Clone, Debug)]
+pub enum OfficeInput {
+    Tick(u64),
+    Campaign,
+    Keep { term: Term },
+    Campaigned { elected: Option<Term>, asked_at: u64 },
+    Kept { term: Term, holds: Option<bool>, asked_at: u64 },
+    Load { term: Term },
+    Loaded { term: Term, loaded: Option<Box<(Cluster, u64)>> },
+    Stored { term: Term, outcome: Stored },
+    Head { term: Term, head: Option<(u64, Term)> },
+    Up { term: Term, conn: u64, message: protocol::message::Up },
+    Closed { term: Term, conn: u64 },
+    Request { id: u64, request: Request },
+}
+
+#[derive(Clone, Debug)]
+pub enum StoreOp {
+    Campaign,
+    Keep { term: Term },
+    Load { term: Term },
+    Commit { term: Term, head: u64, ops: Vec<Op> },
+    Head { term: Term },
+    Resign { term: Term },
+}
+
+#[derive(Default)]
+pub enum Candidate {
+    #[default]
+    Idle,
+    Loading {
+        term: Term,
+        holds_until: u64,
+    },
+    InOffice(Box<Tenure>),
+}
+
+pub struct Tenure {
+    pub coordinator: Coordinator,
+    observer: Observer,
+    pub term: Term,
+    holds_until: u64,
+    /// What was ordered on which connection: sending it again is seen by this.
+    ordered: std::collections::BTreeSet<(ConnId, InstanceId, u32)>,
+}
+
+impl Candidate {
+    /// In office, as far as it knows.
+    pub fn term(&self) -> Option<Term> {
+        match self {
+            Candidate::InOffice(tenure) => Some(tenure.term),
+            Candidate::Idle | Candidate::Loading { .. } => None,
+        }
+    }
+
+    pub fn next_wake(&self) -> Option<Time> {
+        match self {
+            Candidate::InOffice(tenure) => tenure.coordinator.next_wake(),
+            Candidate::Idle | Candidate::Loading { .. } => None,
+        }
+    }
+}
+
+impl World {
+    pub fn tenure(&self, machine: usize) -> Option<&Tenure> {
+        match self.machines[machine].daemon.as_ref()?.candidate.as_ref()? {
+            Candidate::InOffice(tenure) => Some(tenure),
+            Candidate::Idle | Candidate::Loading { .. } => None,
+        }
+    }
+
+    fn tenure_mut(&mut self, machine: usize) -> Option<&mut Tenure> {
+        match self.machines[machine].daemon.as_mut()?.candidate.as_mut()? {
+            Candidate::InOffice(tenure) => Some(tenure),
+            Candidate::Idle | Candidate::Loading { .. } => None,
+        }
+    }
+
+    fn to_store(&mut self, machine: usize, op: StoreOp) {
+        let delay = self.rng.between(1, 10);
+        let life = self.machines[machine].life;
+        self.after(delay, Event::Store { machine, life, op });
+    }
+
+    pub fn office_input(&mut self, machine: usize, input: OfficeInput) {
+        let (in_office, over) = match self.tenure(machine) {
+            Some(tenure) => (Some(tenure.term), self.now >= tenure.holds_until),
+            None => (None, false),
+        };
+        if over {
+            // It looks at its lease before each input, but may be stopped right after looking.
+            if !self.rng.chance(300) {
+                return self.leave_office(machine, "its lease ran out");
+            }
+            self.cover.hit("coordinator noticed late that its office was over");
+        }
+        let ours = |term: Term| in_office == Some(term);
+        match input {
+            OfficeInput::Tick(at) => self.office_tick(machine, at),
+            OfficeInput::Campaign => self.campaign(machine),
+            OfficeInput::Campaigned { elected, asked_at } => self.campaigned(machine, elected, asked_at),
+            OfficeInput::Keep { term } => self.keep_office(machine, term),
+            OfficeInput::Kept { term, holds, asked_at } => self.kept(machine, term, holds, asked_at),
+            OfficeInput::Load { term } => self.to_store(machine, StoreOp::Load { term }),
+            OfficeInput::Loaded { term, loaded } => self.take_office(machine, term, loaded),
+            OfficeInput::Stored { term, outcome } if ours(term) => {
+                self.coordinate(machine, Input::Stored(outcome));
+            }
+            OfficeInput::Head { term, head } if ours(term) => match head {
+                Some((number, by)) => self.coordinate(machine, Input::Head { number, by }),
+                None => self.to_store(machine, StoreOp::Head { term }),
+            },
+            OfficeInput::Up { term, conn, message } if ours(term) => {
+                self.coordinate(machine, Input::Up { conn: ConnId(conn), message });
+            }
+            OfficeInput::Closed { term, conn } if ours(term) => {
+                self.coordinate(machine, Input::Closed { conn: ConnId(conn) });
+            }
+            OfficeInput::Request { id, request } => self.request_arrives(machine, id, request),
+            OfficeInput::Stored { .. }
+            | OfficeInput::Head { .. }
+            | OfficeInput::Up { .. }
+            | OfficeInput::Closed { .. } => {}
+        }
+    }
+
+    fn office_tick(&mut self, machine: usize, at: u64) {
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
+        if daemon.office_tick != Some(at) {
+            return;
+        }
+        daemon.office_tick = None;
+        if daemon.term_in_office().is_some() {
+            self.coordinate(machine, Input::Tick);
+        }
+    }
+
+    fn request_arrives(&mut self, machine: usize, id: u64, request: Request) {
+        let stop = match &request {
+            Request::StopInstance { id } => Some(*id),
+            _ => None,
+        };
+        let Some(tenure) = self.tenure_mut(machine) else { return };
+        if let Some(id) = stop {
+            tenure.observer.asked_to_stop(id);
+        }
+        let asked = Asked { who: "sim".to_owned(), from: "sim".to_owned(), request };
+        self.coordinate(machine, Input::Request { id: RequestId(id), asked });
+    }
+
+    fn campaign(&mut self, machine: usize) {
+        let daemon = self.machines[machine].daemon.as_ref();
+        let idle = daemon.and_then(|daemon| daemon.candidate.as_ref());
+        if matches!(idle, Some(Candidate::Idle)) {
+            self.to_store(machine, StoreOp::Campaign);
+        }
+    }
+
+    fn campaign_again(&mut self, machine: usize) {
+        let pause = self.rng.between(100, 1000);
+        self.tell_daemon(pause, machine, ToDaemon::Office(OfficeInput::Campaign));
+    }
+
+    fn campaigned(&mut self, machine: usize, elected: Option<Term>, asked_at: u64) {
+        let Some(term) = elected else { return self.campaign_again(machine) };
+        let lease = self.swarm.timing.lease.0;
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
+        daemon.candidate = Some(Candidate::Loading { term, holds_until: asked_at + lease });
+        self.say(format!("m{machine} is elected, term {term}"));
+        self.tell_daemon(0, machine, ToDaemon::Office(OfficeInput::Load { term }));
+        self.tell_daemon(lease / 3, machine, ToDaemon::Office(OfficeInput::Keep { term }));
+    }
+
+    fn keep_office(&mut self, machine: usize, term: Term) {
+        let candidate = self.machines[machine].daemon.as_ref().and_then(|d| d.candidate.as_ref());
+        let ours = match candidate {
+            Some(Candidate::Loading { term: now, .. }) => *now == term,
+            Some(Candidate::InOffice(tenure)) => tenure.term == term,
+            Some(Candidate::Idle) | None => false,
+        };
+        if ours {
+            self.to_store(machine, StoreOp::Keep { term });
+        }
+    }
+
+    fn kept(&mut self, machine: usize, term: Term, holds: Option<bool>, asked_at: u64) {
+        let lease = self.swarm.timing.lease.0;
+        let until = asked_at + lease;
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
+        let ours = match daemon.candidate.as_mut() {
+            Some(Candidate::Loading { term: now, holds_until }) if *now == term => {
+                if holds == Some(true) {
+                    *holds_until = until;
+                }
+                true
+            }
+            Some(Candidate::InOffice(tenure)) if tenure.term == term => {
+                if holds == Some(true) {
+                    tenure.holds_until = until;
+                }
+                true
+            }
+            Some(_) | None => false,
+        };
+        if !ours {
+            return;
+        }
+        match holds {
+            Some(true) => {
+                let local = Time(self.local(machine).0 - self.now + until);
+                if self.tenure(machine).is_some() {
+                    self.coordinate(machine, Input::OfficeHolds { until: local });
+                }
+                self.tell_daemon(lease / 3, machine, ToDaemon::Office(OfficeInput::Keep { term }));
+            }
+            Some(false) => self.leave_office(machine, "its lease is lost"),
+            None => self.tell_daemon(lease / 10, machine, ToDaemon::Office(OfficeInput::Keep { term })),
+        }
+    }
+
+    fn take_office(&mut self, machine: usize, term: Term, loaded: Option<Box<(Cluster, u64)>>) {
+        let (now, random) = (self.local(machine), self.rng.next());
+        let candidate = self.machines[machine].daemon.as_ref().and_then(|d| d.candidate.as_ref());
+        let holds_until = match candidate {
+            Some(Candidate::Loading { term: now, holds_until }) if *now == term => *holds_until,
+            Some(_) | None => return,
+        };
+        let Some(loaded) = loaded else {
+            return self.tell_daemon(100, machine, ToDaemon::Office(OfficeInput::Load { term }));
+        };
+        if self.now >= holds_until {
+            return self.leave_office(machine, "its lease ran out while loading");
+        }
+        let (cluster, head) = *loaded;
+        if cluster.instance_count() > 0 {
+            self.cover.hit("fail-over");
+        }
+        let candidate = self.machines[machine].id.to_string();
+        let api = format!("{candidate}:7070");
+        let observer = Observer::new(&cluster);
+        let start = Start { cluster, head, term, timing: self.swarm.timing, random, candidate, api };
+        let (coordinator, outputs) = Coordinator::new(start, now);
+        let ordered = std::collections::BTreeSet::new();
+        let tenure = Tenure { coordinator, observer, term, holds_until, ordered };
+        if let Some(daemon) = self.machines[machine].daemon.as_mut() {
+            daemon.candidate = Some(Candidate::InOffice(Box::new(tenure)));
+            daemon.office_tick = None;
+        }
+        self.say(format!("m{machine} takes office, term {term}, head {head}"));
+        self.perform(machine, outputs);
+        let until = Time(now.0 + holds_until - self.now);
+        self.coordinate(machine, Input::OfficeHolds { until });
+    }
+
+    pub fn leave_office(&mut self, machine: usize, why: &str) {
+        self.say(format!("m{machine} leaves office: {why}"));
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
+        let left = daemon.candidate.replace(Candidate::Idle);
+        let term = match left {
+            Some(Candidate::InOffice(tenure)) => tenure.term,
+            Some(Candidate::Loading { term, .. }) => term,
+            Some(Candidate::Idle) | None => return,
+        };
+        let life = self.machines[machine].life;
+        let conns: Vec<u64> = self
+            .conns
+            .iter()
+            .filter(|(_, conn)| conn.office.machine == machine && conn.office.life == life && conn.term == term)
+            .map(|(id, _)| *id)
+            .collect();
+        for conn in conns {
+            self.close_conn(conn, false);
+        }
+        self.to_store(machine, StoreOp::Resign { term });
+        self.campaign_again(machine);
+    }
+
+    fn coordinate(&mut self, machine: usize, input: Input) {
+        let now = self.local(machine);
+        let Some(tenure) = self.tenure_mut(machine) else { return };
+        let outputs = tenure.coordinator.handle(now, input);
+        let found = tenure.observer.observe(tenure.coordinator.cluster());
+        for violation in found {
+            self.fail(violation.invariant(), violation.to_string());
+        }
+        if self.time_to_check() {
+            self.check_coordinator(machine);
+        }
+        self.perform(machine, outputs);
+    }
+
+    fn perform(&mut self, machine: usize, outputs: Vec<Output>) {
+        for output in outputs {
+            let Some(term) = self.tenure(machine).map(|tenure| tenure.term) else { return };
+            match output {
+                Output::Send { conn, message } => {
+                    self.note_sent(machine, conn, &message.body);
+                    self.send(conn.0, false, Message::Down(Box::new(message)));
+                }
+                Output::Close { conn } => self.close_conn(conn.0, false),
+                Output::Reply { id, result } => self.replied(id.0, result),
+                Output::Event(event) => self.note_event(&event),
+                Output::Transact { head, ops } => self.to_store(machine, StoreOp::Commit { term, head, ops }),
+                Output::ReadHead => self.to_store(machine, StoreOp::Head { term }),
+                Output::Resign { why } => self.leave_office(machine, &why),
+            }
+        }
+    }
+
+    fn note_event(&mut self, event: &model::Event) {
+        self.say(format!("event {} {}: {}", event.kind.as_str(), event.unit, event.message));
+        if event.kind == model::EventKind::RolloutChanged && event.message.ends_with("complete") {
+            self.cover.hit("rollout complete");
+        }
+        if event.kind == model::EventKind::RolloutChanged && event.message.contains("failed") {
+            self.cover.hit("rollout failed");
+        }
+    }
+
+    fn note_sent(&mut self, machine: usize, conn: ConnId, body: &DownBody) {
+        match body {
+            DownBody::Refused { why: Refusal::NodeIdInUse, .. } => self.cover.hit("node id refused"),
+            DownBody::Orders(orders) => {
+                let Some(tenure) = self.tenure_mut(machine) else { return };
+                let again =
+                    orders.iter().filter(|o| !tenure.ordered.insert((conn, o.instance, o.revision))).count();
+                if again > 0 {
+                    self.cover.hit("orders resent");
+                }
+            }
+            DownBody::Refused { .. } | DownBody::Welcome(_) | DownBody::Answer(_) | DownBody::Sets(_) => {}
+        }
+    }
+
+    pub fn at_store(&mut self, machine: usize, life: u64, op: StoreOp) {
+        let (now, lease) = (self.now, self.swarm.timing.lease.0);
+        let faults = self.swarm.store.clone();
+        let unavailable = !self.calm && self.rng.chance(faults.unavailable);
+        if unavailable || self.store.down_until > now || self.store_cut.contains(&machine) {
+            if self.store_cut.contains(&machine) {
+                self.cover.hit("store cut off");
+            } else {
+                self.cover.hit("store unavailable");
+            }
+            return self.answer_nothing(machine, life, op);
+        }
+        let answer = match op {
+            StoreOp::Campaign => {
+                let elected = self.store.campaign(machine, life, lease, now);
+                OfficeInput::Campaigned { elected, asked_at: now.saturating_sub(10) }
+            }
+            StoreOp::Keep { term } => {
+                let holds = Some(self.store.keep_alive(term, lease, now));
+                OfficeInput::Kept { term, holds, asked_at: now.saturating_sub(10) }
+            }
+            StoreOp::Load { term } => match self.store.load() {
+                Ok(cluster) => {
+                    OfficeInput::Loaded { term, loaded: Some(Box::new((cluster, self.store.head))) }
+                }
+                Err(error) => return self.fail(14, format!("the store cannot be loaded: {error}")),
+            },
+            StoreOp::Head { term } => {
+                OfficeInput::Head { term, head: Some((self.store.head, self.store.head_term)) }
+            }
+            StoreOp::Commit { term, head, ops } => {
+                let outcome = self.commit(term, head, ops);
+                OfficeInput::Stored { term, outcome }
+            }
+            StoreOp::Resign { term } => return self.store.resign(term),
+        };
+        let late = matches!(&answer, OfficeInput::Stored { outcome: Stored::Unknown, .. });
+        let delay = if late { self.rng.between(300, 1500) } else { self.rng.between(1, 10) };
+        self.after(delay, Event::Daemon { machine, life, input: ToDaemon::Office(answer) });
+    }
+
+    /// The store was not reached, or did not answer.
+    fn answer_nothing(&mut self, machine: usize, life: u64, op: StoreOp) {
+        let asked_at = self.now;
+        let answer = match op {
+            StoreOp::Campaign => OfficeInput::Campaigned { elected: None, asked_at },
+            StoreOp::Keep { term } => OfficeInput::Kept { term, holds: None, asked_at },
+            StoreOp::Load { term } => OfficeInput::Loaded { term, loaded: None },
+            StoreOp::Head { term } => OfficeInput::Head { term, head: None },
+            StoreOp::Commit { term, .. } => {
+                let known = self.rng.chance(500);
+                let outcome = if known { Stored::Unavailable } else { Stored::Unknown };
+                OfficeInput::Stored { term, outcome }
+            }
+            StoreOp::Resign { .. } => return,
+        };
+        let delay = self.rng.between(100, 1000);
+        self.after(delay, Event::Daemon { machine, life, input: ToDaemon::Office(answer) });
+    }
+
+    fn commit(&mut self, term: Term, head: u64, ops: Vec<Op>) -> Stored {
+        let faults = self.swarm.store.clone();
+        if !self.calm {
+            if self.store.full_until > self.now {
+                self.cover.hit("no space");
+                return Stored::NoSpace;
+            }
+            if self.rng.chance(faults.no_space) {
+                self.store.full_until = self.now + self.rng.between(100, 3000);
+                return Stored::NoSpace;
+            }
+            if self.rng.chance(faults.request_lost) {
+                self.cover.hit("commit answer lost, it was not applied");
+                return Stored::Unknown;
+            }
+            if self.rng.chance(faults.late) {
+                let delay = self.rng.between(100, 6000);
+                self.after(delay, Event::StoreLate { term, head, ops });
+                return Stored::Unknown;
+            }
+        }
+        if !self.store.takes(term, head, self.now) {
+            self.cover.hit("commit refused");
+            return Stored::Refused;
+        }
+        self.committed(term, head, &ops);
+        if !self.calm && self.rng.chance(faults.answer_lost) {
+            self.cover.hit("commit answer lost, it was applied");
+            return Stored::Unknown;
+        }
+        Stored::Committed
+    }
+
+    pub fn lands_late(&mut self, term: Term, head: u64, ops: &[coordinator::Op]) {
+        if self.store.takes(term, head, self.now) {
+            self.cover.hit("commit applied late");
+            self.say(format!("transaction {head} of term {term} lands late"));
+            self.committed(term, head, ops);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a seed draws for itself: how big its cluster is, and which faults happen in it. Few faults at a
+//! time, differently combined, reach further than all of them always.
+
+use model::Millis;
+use protocol::Timing;
+
+use crate::rng::Rng;
+
+#[derive(Clone, Debug)]
+pub struct Swarm {
+    pub timing: Timing,
+    pub workers: usize,
+    pub candidates: usize,
+    /// Candidates have machines of their own.
+    pub apart: bool,
+    pub edges: usize,
+    /// How long faults and requests go on.
+    pub safety_ms: u64,
+    /// Keepers kill fenced instances by themselves. Without them only the daemon does, so that then no
+    /// daemon is killed or paused.
+    pub keepers: bool,
+    /// Mean pause between two faults.
+    pub fault_every: u64,
+    pub request_every: u64,
+    pub net: NetFaults,
+    pub store: StoreFaults,
+    pub process: ProcessFaults,
+    pub kinds: Vec<FaultKind>,
+}
+
+/// Per mille of messages.
+#[derive(Clone, Debug, Default)]
+pub struct NetFaults {
+    pub loss: u64,
+    pub duplicate: u64,
+    pub reorder: u64,
+    pub slow: u64,
+}
+
+/// Per mille of operations.
+#[derive(Clone, Debug, Default)]
+pub struct StoreFaults {
+    pub answer_lost: u64,
+    pub request_lost: u64,
+    pub late: u64,
+    pub unavailable: u64,
+    pub no_space: u64,
+}
+
+/// Per mille of starts.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessFaults {
+    pub start_fails: u64,
+    pub crashes: u64,
+    pub hangs_on_stop: u64,
+    pub sick: u64,
+    pub slow: u64,
+    /// Of releases that never work.
+    pub broken_release: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultKind {
+    Partition,
+    OneWay,
+    Isolate,
+    BreakConnection,
+    CutStore,
+    CrashDaemon,
+    PauseDaemon,
+    SuspendMachine,
+    RebootMachine,
+    DestroyMachine,
+    DegradeMachine,
+    Rival,
+    ShrinkMachine,
+    StopDaemon,
+}
+
+const KINDS: [FaultKind; 14] = [
+    FaultKind::Partition,
+    FaultKind::OneWay,
+    FaultKind::Isolate,
+    FaultKind::BreakConnection,
+    FaultKind::CutStore,
+    FaultKind::CrashDaemon,
+    FaultKind::PauseDaemon,
+    FaultKind::SuspendMachine,
+    FaultKind::RebootMachine,
+    FaultKind::DestroyMachine,
+    FaultKind::DegradeMachine,
+    FaultKind::Rival,
+    FaultKind::ShrinkMachine,
+    FaultKind::StopDaemon,
+];
+
+impl Swarm {
+    pub fn draw(rng: &mut Rng) -> Swarm {
+        let mut swarm = Swarm {
+            timing: Timing { last_node_after: Millis::secs(10), ..Timing::DEV },
+            workers: rng.between(2, 6) as usize,
+            candidates: rng.between(1, 3) as usize,
+            apart: rng.chance(250),
+            edges: rng.between(1, 3) as usize,
+            safety_ms: rng.between(30, 90) * 1000,
+            keepers: rng.chance(750),
+            fault_every: rng.between(500, 4000),
+            request_every: rng.between(300, 3000),
+            net: NetFaults::default(),
+            store: StoreFaults::default(),
+            process: ProcessFaults::default(),
+            kinds: Vec::new(),
+        };
+        swarm.edges = swarm.edges.min(swarm.workers);
+        // One in ten has no faults at all: what fails there is not about faults.
+        if rng.chance(900) {
+            swarm.draw_faults(rng);
+        }
+        swarm
+    }
+
+    fn draw_faults(&mut self, rng: &mut Rng) {
+        let mut some = |chance: u64, max: u64| if rng.chance(chance) { rng.between(1, max) } else { 0 };
+        self.net =
+            NetFaults { loss: some(300, 60), duplicate: some(300, 60), reorder: some(300, 60), slow: some(500, 50) };
+        self.store = StoreFaults {
+            answer_lost: some(400, 60),
+            request_lost: some(400, 60),
+            late: some(400, 60),
+            unavailable: some(300, 60),
+            no_space: some(200, 30),
+        };
+        self.process = ProcessFaults {
+            start_fails: some(300, 100),
+            crashes: some(400, 300),
+            hangs_on_stop: some(400, 400),
+            sick: some(400, 300),
+            slow: some(400, 300),
+            broken_release: some(300, 300),
+        };
+        for kind in KINDS {
+            let harms_daemons = matches!(kind, FaultKind::CrashDaemon | FaultKind::PauseDaemon | FaultKind::StopDaemon);
+            if rng.chance(400) && (self.keepers || !harms_daemons) {
+                self.kinds.push(kind);
+            }
+        }
+    }
+}

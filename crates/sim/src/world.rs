@@ -1,0 +1,252 @@
+//! The world: what exists, what happens when, and one step after the other.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use model::{Cluster, InstanceId, Term, Time};
+use protocol::{coordinator, edge, node};
+
+use crate::{
+    Coverage, Failure, Options, Outcome,
+    machine::Machine,
+    net::{Conn, Message},
+    office::{OfficeInput, StoreOp},
+    process::ProcessEvent,
+    rng::Rng,
+    store::SimStore,
+    swarm::Swarm,
+    trace::Trace,
+    workload::Workload,
+};
+
+/// Where the clocks of the machines begin.
+pub const EPOCH: u64 = 1_700_000_000_000;
+/// A seed that takes more steps goes round in circles.
+const STEPS_MAX: u64 = 400_000;
+/// The whole state is checked after this many steps of coordinators.
+const CHECK_EVERY: u64 = 32;
+
+/// What happens at some time.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Daemon { machine: usize, life: u64, input: ToDaemon },
+    Process { machine: usize, boot: u64, id: InstanceId, run: u32, what: ProcessEvent },
+    Deliver { conn: u64, up: bool, message: Message },
+    Store { machine: usize, life: u64, op: StoreOp },
+    /// A transaction whose answer was lost lands after all.
+    StoreLate { term: Term, head: u64, ops: Vec<coordinator::Op> },
+    StartDaemon { machine: usize },
+    ResumeDaemon { machine: usize },
+    WakeMachine { machine: usize },
+    PowerOn { machine: usize },
+    Unblock { pairs: Vec<(usize, usize)> },
+    ReconnectStore { machine: usize },
+    Recover { machine: usize },
+    Fault,
+    Request,
+    GiveUpRequest { id: u64 },
+    Client,
+    Heal,
+    LookWhetherQuiet,
+}
+
+/// What a daemon has to deal with; waits while it is paused.
+#[derive(Clone, Debug)]
+pub enum ToDaemon {
+    NodeTick(u64),
+    EdgeTick(u64),
+    Dial,
+    Opened { conn: u64 },
+    Disconnected,
+    Node(node::Input),
+    Check { id: InstanceId, run: u32 },
+    Edge(edge::Input),
+    Office(OfficeInput),
+}
+
+pub struct World {
+    pub seed: u64,
+    pub now: u64,
+    pub steps: u64,
+    sequence: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    pub rng: Rng,
+    pub swarm: Swarm,
+    pub machines: Vec<Machine>,
+    pub store: SimStore,
+    /// The committed state, as following the store shows it.
+    pub mirror: Cluster,
+    pub conns: BTreeMap<u64, Conn>,
+    /// Messages from one machine do not reach the other.
+    pub blocked: BTreeSet<(usize, usize)>,
+    pub store_cut: BTreeSet<usize>,
+    pub workload: Workload,
+    /// Faults are over.
+    pub calm: bool,
+    pub failure: Option<Failure>,
+    pub done: bool,
+    pub trace: Trace,
+    pub cover: Coverage,
+    last_number: u64,
+    pub looks: u64,
+    pub quiet: Option<(u64, u64)>,
+}
+
+impl World {
+    pub fn new(seed: u64, options: &Options) -> World {
+        let mut rng = Rng::new(seed);
+        let swarm = Swarm::draw(&mut rng);
+        let mut world = World {
+            seed,
+            now: 0,
+            steps: 0,
+            sequence: 0,
+            queue: BTreeMap::new(),
+            machines: Vec::new(),
+            store: SimStore::default(),
+            mirror: Cluster::default(),
+            conns: BTreeMap::new(),
+            blocked: BTreeSet::new(),
+            store_cut: BTreeSet::new(),
+            workload: Workload::default(),
+            calm: false,
+            failure: None,
+            done: false,
+            trace: Trace::new(options.trace),
+            cover: Coverage::default(),
+            last_number: 0,
+            looks: 0,
+            quiet: None,
+            rng,
+            swarm,
+        };
+        world.trace.line(0, format!("{:?}", world.swarm));
+        world.build();
+        world
+    }
+
+    pub fn run(mut self) -> Outcome {
+        while self.failure.is_none() && !self.done {
+            let Some(((at, _), event)) = self.queue.pop_first() else { break };
+            self.now = at;
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                self.fail(18, format!("still busy after {STEPS_MAX} steps"));
+                break;
+            }
+            self.happen(event);
+        }
+        if let Some(failure) = &mut self.failure {
+            failure.trace = self.trace.tail();
+        }
+        Outcome {
+            seed: self.seed,
+            failure: self.failure,
+            steps: self.steps,
+            trace_hash: self.trace.hash(),
+            coverage: self.cover,
+        }
+    }
+
+    pub fn happen(&mut self, event: Event) {
+        match event {
+            Event::Daemon { machine, life, input } => self.to_daemon(machine, life, input),
+            Event::Process { machine, boot, id, run, what } => self.to_process(machine, boot, id, run, what),
+            Event::Deliver { conn, up, message } => self.deliver(conn, up, message),
+            Event::Store { machine, life, op } => self.at_store(machine, life, op),
+            Event::StoreLate { term, head, ops } => self.lands_late(term, head, &ops),
+            Event::StartDaemon { machine } => self.start_daemon(machine),
+            Event::ResumeDaemon { machine } => self.resume_daemon(machine),
+            Event::WakeMachine { machine } => self.wake_machine(machine),
+            Event::PowerOn { machine } => self.power_on(machine),
+            Event::Unblock { pairs } => self.unblock(&pairs),
+            Event::ReconnectStore { machine } => {
+                self.store_cut.remove(&machine);
+            }
+            Event::Recover { machine } => self.set_degraded(machine, None),
+            Event::Fault => self.next_fault(),
+            Event::Request => self.next_request(),
+            Event::GiveUpRequest { id } => self.give_up_request(id),
+            Event::Client => self.next_client(),
+            Event::Heal => self.heal(),
+            Event::LookWhetherQuiet => self.look_whether_quiet(),
+        }
+    }
+
+    /// A number that was not given before: lives, connections, pids.
+    pub fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    pub fn at(&mut self, at: u64, event: Event) {
+        self.sequence += 1;
+        self.queue.insert((at.max(self.now), self.sequence), event);
+    }
+
+    pub fn after(&mut self, delay: u64, event: Event) {
+        self.at(self.now + delay, event);
+    }
+
+    /// To the daemon that lives on this machine now, and to no later one.
+    pub fn tell_daemon(&mut self, delay: u64, machine: usize, input: ToDaemon) {
+        let life = self.machines[machine].life;
+        self.after(delay, Event::Daemon { machine, life, input });
+    }
+
+    /// What a machine's own clock shows.
+    pub fn local(&self, machine: usize) -> Time {
+        Time(EPOCH + self.machines[machine].offset + self.now)
+    }
+
+    pub fn global(&self, machine: usize, time: Time) -> u64 {
+        time.0.saturating_sub(EPOCH + self.machines[machine].offset)
+    }
+
+    pub fn say(&mut self, text: String) {
+        self.trace.line(self.now, text);
+    }
+
+    pub fn fail(&mut self, invariant: u32, message: String) {
+        if self.failure.is_none() {
+            self.say(format!("VIOLATION of {invariant}: {message}"));
+            self.failure =
+                Some(Failure { seed: self.seed, invariant, at: self.now, message, trace: Vec::new() });
+        }
+    }
+
+    fn to_daemon(&mut self, machine: usize, life: u64, input: ToDaemon) {
+        let here = &mut self.machines[machine];
+        if here.life != life || here.daemon.is_none() {
+            return;
+        }
+        if here.paused || here.suspended {
+            here.held.push_back(Event::Daemon { machine, life, input });
+            return;
+        }
+        match input {
+            ToDaemon::NodeTick(at) => self.node_tick(machine, at),
+            ToDaemon::EdgeTick(at) => self.edge_tick(machine, at),
+            ToDaemon::Dial => self.dial(machine),
+            ToDaemon::Opened { conn } => self.opened(machine, conn),
+            ToDaemon::Disconnected => self.node_input(machine, node::Input::Disconnected),
+            ToDaemon::Node(input) => self.node_input(machine, input),
+            ToDaemon::Check { id, run } => self.check_process(machine, id, run),
+            ToDaemon::Edge(input) => self.edge_input(machine, input),
+            ToDaemon::Office(input) => self.office_input(machine, input),
+        }
+        self.arm(machine);
+    }
+
+    pub fn release_held(&mut self, machine: usize) {
+        let held: VecDeque<Event> = std::mem::take(&mut self.machines[machine].held);
+        for event in held {
+            self.happen(event);
+        }
+    }
+
+    /// Whether it is time to look at everything.
+    pub fn time_to_check(&mut self) -> bool {
+        self.looks += 1;
+        self.looks.is_multiple_of(CHECK_EVERY)
+    }
+}
