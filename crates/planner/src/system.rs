@@ -16,7 +16,7 @@ pub(crate) fn plan(plan: &mut Plan<'_, '_>) {
         here.insert(instance.node, instance.id);
     }
     let nodes: Vec<NodeIx> = eligible(plan);
-    retire(plan, &here);
+    retire(plan, &nodes, &here);
     let waiting_for = fill(plan, &nodes, &here);
     let rec = plan.service_rec();
     let ready = here.values().filter(|id| {
@@ -38,10 +38,12 @@ fn eligible(plan: &Plan<'_, '_>) -> Vec<NodeIx> {
     nodes.map(|(ix, _)| ix).collect()
 }
 
-fn retire(plan: &mut Plan<'_, '_>, here: &BTreeMap<NodeIx, InstanceId>) {
+fn retire(plan: &mut Plan<'_, '_>, nodes: &[NodeIx], here: &BTreeMap<NodeIx, InstanceId>) {
     let rec = plan.service_rec().clone();
     let failed = matches!(rec.rollout.state, RolloutState::Failed { .. });
-    let (mut old, mut in_flight) = (Vec::new(), 0);
+    // A node whose instance failed and is not placed again yet counts: a rollout does not walk on over
+    // broken replacements.
+    let (mut old, mut in_flight) = (Vec::new(), nodes.iter().filter(|node| !here.contains_key(node)).count());
     for (node, id) in here {
         let Some(instance) = plan.cluster().instance(*id) else { continue };
         let node = &plan.cluster().node(*node).rec;

@@ -122,6 +122,30 @@ fn a_system_service_is_updated_in_place_one_node_at_a_time() {
 }
 
 #[test]
+fn a_system_rollout_does_not_walk_on_over_broken_replacements() {
+    let mut world = World::with_nodes(3);
+    let mut agent = file("agent");
+    agent.kind = "system".into();
+    world.apply(&agent, 0);
+    world.plan();
+    world.become_ready();
+    world.plan();
+    agent.env.insert("X".into(), "2".into());
+    world.apply(&agent, 0);
+    for _ in 0..20 {
+        world.plan();
+        world.stop_leavers();
+        world.plan();
+        for broken in world.wanted("agent").into_iter().filter(|i| i.release == 2) {
+            world.fail(broken.id, Code::StartFailed);
+        }
+        world.pass(Millis::secs(1));
+    }
+    let running = world.wanted("agent").iter().filter(|i| i.release == 1 && i.is_available()).count();
+    assert_eq!(running, 2, "{}", world.show());
+}
+
+#[test]
 fn a_stateful_instance_stays_on_its_volume_s_home() {
     let mut world = World::with_nodes(3);
     world.apply(&db(), 2);

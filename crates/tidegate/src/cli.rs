@@ -21,6 +21,7 @@ pub struct Cli {
 }
 
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Everywhere")]
 pub struct Global {
     /// Where the cluster answers
     #[arg(
@@ -34,18 +35,15 @@ pub struct Global {
     /// Sent as a bearer token
     #[arg(long, global = true, env = "TIDEGATE_TOKEN", hide = true, hide_env_values = true)]
     pub token: Option<String>,
-    /// How data is printed
+    /// How data is printed: columns, the server's answer as it is, or more columns
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
     pub output: Format,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Columns that fit a terminal
     Table,
-    /// The server's answer as it is
     Json,
-    /// More columns
     Wide,
 }
 
@@ -71,6 +69,7 @@ pub enum Command {
     /// Stop a service's instances and forget it
     #[command(after_help = "Example:\n  tidegate remove service/web")]
     Remove {
+        /// Like service/web, or just web
         #[arg(value_name = "KIND/NAME")]
         target: String,
     },
@@ -79,6 +78,7 @@ pub enum Command {
         after_help = "Examples:\n  tidegate status\n  tidegate status service/web\n  tidegate status node/node-1\n  tidegate status -o json | jq ."
     )]
     Status {
+        /// Like service/web, node/node-1, instance/web-1k3f9a2, volume/db-data-0, or just the name
         #[arg(value_name = "KIND/NAME")]
         target: Option<String>,
     },
@@ -94,8 +94,10 @@ pub enum Command {
     /// Change how many instances a service has
     #[command(after_help = "Example:\n  tidegate scale service/web 10")]
     Scale {
+        /// Like service/web, or just web
         #[arg(value_name = "KIND/NAME")]
         target: String,
+        /// 0 stops all and keeps the service
         #[arg(value_parser = clap::value_parser!(u32))]
         count: u32,
     },

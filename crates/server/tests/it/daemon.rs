@@ -62,10 +62,25 @@ impl Daemon {
         eventually("the candidate is in office", async || self.office.is_acting()).await;
     }
 
+    /// Asked again while there is no coordinator.
     pub async fn get(&self, path: &str) -> Value {
-        let (status, body) = call(self.api, Method::GET, path, None).await;
+        let (status, body) = self.surely(Method::GET, path, None).await;
         assert_eq!(status, StatusCode::OK, "GET {path}: {body}");
         body
+    }
+
+    /// With a short lease, a slow machine loses office in the middle of things.
+    pub async fn surely(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
+        let asking = async {
+            loop {
+                let (status, answer) = call(self.api, method.clone(), path, body.clone()).await;
+                if status != StatusCode::SERVICE_UNAVAILABLE {
+                    return (status, answer);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, asking).await.expect("no coordinator")
     }
 
     pub async fn put(&self, path: &str, body: Value) -> (StatusCode, Value) {

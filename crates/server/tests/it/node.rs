@@ -30,18 +30,24 @@ struct Running {
 
 impl FakeNode {
     pub fn join(rpc: SocketAddr, id: &str, api: &str) -> FakeNode {
-        let hello = hello(id, api, Vec::new());
-        FakeNode(tokio::spawn(async move {
-            // An aborted stream, or a coordinator that is gone, ends this life.
-            run(rpc, hello).await;
-        }))
+        FakeNode::live(rpc, hello(id, api, Vec::new()))
     }
 
     /// With something on its disk that nobody ordered.
     pub fn join_with_unclaimed(rpc: SocketAddr, id: &str) -> FakeNode {
         let status = status(InstanceId(77), 1, 1, Actual::Ready);
         let hello = hello(id, "127.0.0.1:1", vec![Inventory { service: ServiceName::new("old"), status }]);
-        FakeNode(tokio::spawn(async move { run(rpc, hello).await }))
+        FakeNode::live(rpc, hello)
+    }
+
+    /// Dials again whenever its stream ends.
+    fn live(rpc: SocketAddr, hello: Hello) -> FakeNode {
+        FakeNode(tokio::spawn(async move {
+            loop {
+                run(rpc, hello.clone()).await;
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }))
     }
 }
 

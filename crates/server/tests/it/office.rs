@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::Millis;
 use protocol::Timing;
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::json;
 use store::embedded::EmbeddedStore;
 use store::etcd::EtcdStore;
@@ -39,11 +39,11 @@ async fn one_that_loses_office_campaigns_again_and_loads_what_is_stored() {
     let timing = Timing { lease: Millis::secs(1), ..TIMING };
     let daemon = Daemon::start("a", Arc::new(store.clone()), timing).await;
     daemon.until_acting().await;
-    daemon.put("/v1/services/web", web(3)).await;
-    let term = daemon.office.peek(|coordinator, _| coordinator.term()).await.unwrap();
+    daemon.surely(Method::PUT, "/v1/services/web", Some(web(3))).await;
+    let term = daemon.get("/v1/status").await["coordinator"]["term"].as_u64();
     store.depose();
     eventually("it is in office again", async || {
-        daemon.office.peek(move |coordinator, _| coordinator.term() > term).await == Ok(true)
+        daemon.get("/v1/status").await["coordinator"]["term"].as_u64() > term
     })
     .await;
     assert_eq!(daemon.get("/v1/services/web").await["count"], 3);
@@ -69,11 +69,11 @@ async fn when_one_is_cut_off_from_the_store_another_takes_over() {
     let cut_off = Silent::new(store.clone());
     let first = Daemon::start("a", Arc::new(cut_off.clone()), timing).await;
     first.until_acting().await;
-    first.put("/v1/services/web", web(3)).await;
+    first.surely(Method::PUT, "/v1/services/web", Some(web(3))).await;
     let second = Daemon::start("b", Arc::new(store.clone()), timing).await;
     cut_off.silence(true);
     second.until_acting().await;
-    assert!(!first.office.is_acting(), "two in office");
+    assert_eq!(first.office.read(|_, _| ()).await, Err(server::NotCoordinator), "two in office");
     assert_eq!(second.get("/v1/services/web").await["count"], 3);
     cut_off.silence(false);
     eventually("the first one knows", async || {
@@ -196,7 +196,8 @@ async fn a_disabled_candidate_leaves_the_office_to_an_open_one() {
     first.until_acting().await;
     let _node = FakeNode::join(first.rpc, "a", "127.0.0.1:1");
     eventually("the node is there", async || first.get("/v1/nodes").await["items"] != json!([])).await;
-    let (status, body) = first.put("/v1/nodes/a/intent", json!({"intent": "disabled"})).await;
+    let disabled = Some(json!({"intent": "disabled"}));
+    let (status, body) = first.surely(Method::PUT, "/v1/nodes/a/intent", disabled).await;
     assert_eq!((status, &body["state"]), (StatusCode::OK, &json!("disabled")));
     let second = Daemon::start("b", Arc::new(store.clone()), timing).await;
     eventually("the open one leads", async || second.office.is_acting() && !first.office.is_acting()).await;

@@ -126,7 +126,10 @@ pub(super) fn load_memory(data_dir: &Path) -> io::Result<Memory> {
 }
 
 pub(super) fn save_memory(data_dir: &Path, memory: Memory) -> io::Result<()> {
-    let file =
-        MemoryFile { version: VERSION, cluster: memory.cluster.map(|cluster| cluster.0), term: memory.term.0 };
+    let file = MemoryFile {
+        version: VERSION,
+        cluster: memory.cluster.map(|cluster| cluster.0),
+        term: memory.term.0,
+    };
     write_atomic(&data_dir.join(MEMORY), &serde_json::to_vec_pretty(&file)?)
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path, path::PathBuf};
 
-use model::{Code, InstanceId, spec::expand, spec::Probe};
+use model::{Code, InstanceId, spec::Probe, spec::expand};
 use protocol::message::Run;
 
 use crate::{
@@ -29,6 +29,17 @@ pub(super) struct Plan {
     pub ports: Vec<u16>,
     pub node: String,
     pub fence_ms: Option<u64>,
+    pub path: String,
+}
+
+/// Where commands are looked for: as the daemon does, and last beside the daemon's own binary, so that
+/// the examples run wherever it was built.
+pub(super) fn search_path(exe: &Path) -> String {
+    let own = exe.parent().map(|dir| dir.display().to_string()).unwrap_or_default();
+    match std::env::var("PATH") {
+        Ok(path) if !path.is_empty() => format!("{path}:{own}"),
+        _ => format!("/usr/local/bin:/usr/bin:/bin:{own}"),
+    }
 }
 
 impl Plan {
@@ -49,6 +60,7 @@ impl Plan {
         values.extend(volume.map(|path| ("VOLUME".to_owned(), path.display().to_string())));
         values.extend(self.what.slot.map(|slot| ("SLOT".to_owned(), slot.to_string())));
         values.extend(spec.port_variables().zip(self.ports.iter().map(u16::to_string)));
+        values.insert("PATH".to_owned(), self.path.clone());
         let given = values.clone();
         for (key, value) in &spec.env {
             // Checked when the specification was taken; what cannot be expanded stays as it is.
@@ -68,7 +80,8 @@ pub(super) async fn launch(runtime: &Runtime, volumes: &Volumes, plan: &Plan) ->
     let volume = volume(volumes, &plan.what)?;
     let env = plan.variables(&disk, volume.as_deref());
     let command = plan.what.spec.command.iter().map(|part| expand(part, |name| env.get(name).cloned()));
-    let command = command.collect::<Result<Vec<_>, _>>().map_err(|fault| failure(Code::StartFailed, fault))?;
+    let command =
+        command.collect::<Result<Vec<_>, _>>().map_err(|fault| failure(Code::StartFailed, fault))?;
     let launch = Launch {
         instance: name,
         run: plan.run,

@@ -225,7 +225,10 @@ impl Task {
             Output::Erase { id } => self.erase(id),
             Output::Remember(memory) => {
                 if let Err(fault) = disk::save_memory(&self.config.data_dir, memory) {
-                    tracing::error!("cannot remember the cluster in {}: {fault}", self.config.data_dir.display());
+                    tracing::error!(
+                        "cannot remember the cluster in {}: {fault}",
+                        self.config.data_dir.display()
+                    );
                 }
             }
             Output::Lease { fence_at } => self.renew_fences(self.clock.boottime(fence_at)),
@@ -257,10 +260,12 @@ impl Task {
         };
         let fence_ms = what.spec.is_fenced().then_some(self.fence_ms).flatten();
         let node = self.config.node.clone();
-        let plan = Plan { id, run, what: what.clone(), ports: ports.clone(), node, fence_ms };
+        let path = launch::search_path(&self.config.exe);
+        let plan = Plan { id, run, what: what.clone(), ports: ports.clone(), node, fence_ms, path };
         let (name, checks) = (plan.name(), CancellationToken::new());
         let dir = self.runtime.dir(&name);
-        let saved = std::fs::create_dir_all(&dir).and_then(|()| disk::save_order(&dir, id, note, &what, &ports));
+        let saved =
+            std::fs::create_dir_all(&dir).and_then(|()| disk::save_order(&dir, id, note, &what, &ports));
         self.held.insert(id, Held { name, what, run, ports, note, handle: None, checks });
         if let Err(fault) = saved {
             let message = format!("its order cannot be written to {}: {fault}", dir.display());
@@ -341,7 +346,8 @@ impl Task {
     fn watch(&mut self, id: InstanceId, run: u32, what: Arc<Run>) {
         let Some(held) = self.held.get(&id) else { return };
         let node = self.config.node.clone();
-        let plan = Plan { id, run, what, ports: held.ports.clone(), node, fence_ms: None };
+        let path = launch::search_path(&self.config.exe);
+        let plan = Plan { id, run, what, ports: held.ports.clone(), node, fence_ms: None, path };
         let Some(check) = launch::check(&self.runtime, &self.volumes, &plan) else { return };
         let (sender, mut results) = mpsc::channel(4);
         tokio::spawn(crate::checks::run(check, sender, held.checks.clone()));
@@ -413,7 +419,10 @@ impl Task {
             let kept = match disk::load_order(&dir) {
                 Ok(kept) => kept,
                 Err(fault) => {
-                    tracing::warn!("{}: what was ordered cannot be read ({fault}); left alone", dir.display());
+                    tracing::warn!(
+                        "{}: what was ordered cannot be read ({fault}); left alone",
+                        dir.display()
+                    );
                     continue;
                 }
             };
