@@ -151,7 +151,7 @@ impl World {
         });
         self.say(format!("m{machine} daemon starts, life {life}"));
         for (id, found) in self.find_processes(machine) {
-            self.say(format!("m{machine} finds {id}: {found:?}"));
+            self.say(format!("m{machine} finds {id}: {found}"));
             self.node_input(machine, found.into_input(id));
         }
         if worker {

@@ -53,12 +53,19 @@ pub struct Live {
 }
 
 /// What a new life of the daemon finds.
-#[derive(Debug)]
 pub struct FoundProcess {
     note: Note,
     run: Arc<Run>,
     runs: u32,
     process: Process,
+}
+
+impl std::fmt::Display for FoundProcess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Note { order, wanted, over, .. } = self.note;
+        let (service, release, process) = (&self.run.service, self.run.release, &self.process);
+        write!(f, "{service} r{release}, o{order} {wanted:?} over={over:?}, {process:?}")
+    }
 }
 
 impl FoundProcess {

@@ -139,6 +139,11 @@ impl Coordinator {
     }
 
     fn hello(&mut self, conn: ConnId, seq: u64, hello: Hello, now: Time) {
+        if self.conns.contains_key(&conn) {
+            // One registration per stream: a repeated one would number our messages anew, and the node
+            // would drop them as out of date.
+            return;
+        }
         let known = self.cluster.node_ix(hello.node.as_str());
         let rival = known.and_then(|ix| self.sessions.get(&ix)).filter(|session| {
             session.life != hello.life

@@ -42,6 +42,16 @@ pub struct Note {
     pub wanted: Wanted,
     /// It was ready: it stays in the edges' sets while its daemon is away.
     pub ready: bool,
+    /// Nothing of it runs, for good. The coordinator may have been told, and something else may have
+    /// taken its place: the next life must not start it again.
+    pub over: Option<Ending>,
+}
+
+/// How an instance that is over ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Stopped,
+    Failed,
 }
 
 /// What may be started now.
@@ -92,7 +102,10 @@ pub(super) struct Local {
     ready: bool,
     failures: u32,
     forget: bool,
-    fenced: bool,
+    /// Ordered in this life of the daemon. What an earlier life was told may be out of date.
+    confirmed: bool,
+    /// The fence has come: nothing of it may be left then.
+    fenced: Option<Time>,
     /// Which status was last sent, and when.
     pub said: Option<(u64, Time)>,
     /// Its start only waits for time.
@@ -118,7 +131,8 @@ impl Local {
             ready: false,
             failures: 0,
             forget: false,
-            fenced: false,
+            confirmed: true,
+            fenced: None,
             said: None,
             may_be_due: true,
         }
@@ -126,8 +140,10 @@ impl Local {
 
     /// As found on disk. What runs goes on; what ended while nobody looked is handled as if seen now.
     pub fn found(note: Note, run: Arc<Run>, runs: u32, process: Process, now: Time) -> Local {
-        let mut local = Local { runs, wanted: note.wanted, ..Local::ordered(note.order, run, now) };
+        let mut local =
+            Local { runs, wanted: note.wanted, confirmed: false, ..Local::ordered(note.order, run, now) };
         match process {
+            Process::Ended { exit, .. } if note.over.is_some() => local.exit = Some(exit),
             Process::Running { pid, ports } => {
                 local.ports = ports;
                 // Its check decides anew; being adopted is no reason to lose traffic before it does.
@@ -143,6 +159,9 @@ impl Local {
                 (local.reason, local.message) = (Some(Code::ProcessLost), Some(message));
             }
             Process::NotStarted => {}
+        }
+        if let Some(ending) = note.over.filter(|_| !local.has_process()) {
+            local.phase = Phase::Over { failed: ending == Ending::Failed };
         }
         local
     }
@@ -167,7 +186,7 @@ impl Local {
                 return;
             }
         }
-        self.order = revision;
+        (self.order, self.confirmed) = (revision, true);
     }
 
     pub fn launched(&mut self, wishes: &mut Vec<Do>, run: u32, pid: u32, ports: Vec<u16>, now: Time) {
@@ -263,10 +282,10 @@ impl Local {
 
     /// Its lease is over: it stops by itself, within what is left before others take over.
     pub fn fence(&mut self, wishes: &mut Vec<Do>, kill_at: Time) {
-        if !self.run.spec.is_fenced() || self.fenced {
+        if !self.run.spec.is_fenced() || self.fenced.is_some() {
             return;
         }
-        self.fenced = true;
+        self.fenced = Some(kill_at);
         (self.reason, self.message) =
             (Some(Code::Fenced), Some("the coordinator was out of reach".to_owned()));
         match self.phase {
@@ -274,17 +293,23 @@ impl Local {
                 wishes.push(Do::Signal);
                 self.phase = Phase::Stopping { pid, kill_at, killed: false };
             }
+            // Its own grace may be longer than what is left.
+            Phase::Stopping { pid, kill_at: later, killed } => {
+                self.phase = Phase::Stopping { pid, kill_at: later.min(kill_at), killed };
+            }
             Phase::Waiting { .. } => self.phase = Phase::Over { failed: false },
-            Phase::Launching | Phase::Stopping { .. } | Phase::Over { .. } => {}
+            Phase::Launching | Phase::Over { .. } => {}
         }
     }
 
     /// What is due by now.
     pub fn advance(&mut self, wishes: &mut Vec<Do>, may_start: MayStart, now: Time) {
         let may_start = if self.run.spec.is_fenced() { may_start.fenced } else { may_start.any };
+        // One that must not run twice may have been given up since an earlier life was told to run it.
+        let may_start = may_start && (self.confirmed || !self.run.spec.must_not_run_twice());
         self.may_be_due = may_start;
         match self.phase.clone() {
-            Phase::Waiting { .. } if self.wanted != Wanted::Run || self.fenced => {
+            Phase::Waiting { .. } if self.wanted != Wanted::Run || self.fenced.is_some() => {
                 self.phase = Phase::Over { failed: false };
             }
             Phase::Waiting { until } if until <= now && may_start && self.wanted == Wanted::Run => {
@@ -293,9 +318,10 @@ impl Local {
                 wishes.push(Do::Launch { run: self.runs });
             }
             Phase::Running { pid, since } => {
-                if self.wanted == Wanted::Stop || self.fenced {
+                if self.wanted == Wanted::Stop || self.fenced.is_some() {
                     wishes.push(Do::Signal);
-                    let kill_at = now + self.run.spec.stop.grace;
+                    let grace_ends = now + self.run.spec.stop.grace;
+                    let kill_at = self.fenced.map_or(grace_ends, |fence| fence.min(grace_ends));
                     self.phase = Phase::Stopping { pid, kill_at, killed: false };
                 } else {
                     self.become_ready(now);
@@ -343,7 +369,12 @@ impl Local {
     }
 
     pub fn note(&self) -> Note {
-        Note { order: self.order, wanted: self.wanted, ready: self.ready }
+        let over = match self.phase {
+            Phase::Over { failed: true } => Some(Ending::Failed),
+            Phase::Over { failed: false } => Some(Ending::Stopped),
+            Phase::Waiting { .. } | Phase::Launching | Phase::Running { .. } | Phase::Stopping { .. } => None,
+        };
+        Note { order: self.order, wanted: self.wanted, ready: self.ready, over }
     }
 
     /// It has something to say that the coordinator has not stored, and did not say it just now.
@@ -383,7 +414,7 @@ impl Local {
     /// What others see of it: a change of this is reported.
     pub fn shown(&self) -> impl PartialEq + use<> {
         let health = self.healthy_since.is_some() && self.ready;
-        (self.order, self.actual(), self.runs, self.pid(), self.ports.clone(), self.reason, self.exit, health)
+        (self.order, self.confirmed, self.actual(), self.runs, self.pid(), self.ports.clone(), self.reason, self.exit, health)
     }
 
     pub fn status(&self, instance: model::InstanceId, now: Time) -> Status {
@@ -391,7 +422,8 @@ impl Local {
         Status {
             instance,
             number: self.number,
-            order: self.order,
+            // What an earlier life was told is acknowledged once it is told again.
+            order: if self.confirmed { self.order } else { 0 },
             actual,
             restarts: self.runs.saturating_sub(1),
             pid: self.pid(),

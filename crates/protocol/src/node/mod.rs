@@ -20,7 +20,7 @@ use crate::{
     message::{Down, EdgeReport, Run, Sets, Status, Up},
 };
 use local::Local;
-pub use local::{Note, RESTARTS_MAX, UNREADY_AFTER_FAILURES, Wanted};
+pub use local::{Ending, Note, RESTARTS_MAX, UNREADY_AFTER_FAILURES, Wanted};
 
 /// What a daemon knows of itself when it starts.
 #[derive(Clone, Debug)]
@@ -281,13 +281,14 @@ impl Node {
 
     /// What time alone brings about: starts after a pause, kills after a grace, the fence, heartbeats.
     fn advance(&mut self, now: Time) {
+        // First of all: a daemon that was stopped for a while must not start what it has to stop.
+        self.mind_the_fence(now);
         let ids: Vec<InstanceId> = self.instances.keys().copied().collect();
         let leased = self.lease_from.is_some() && !self.fenced;
         let may_start = local::MayStart { any: !self.stopping, fenced: !self.stopping && leased };
         for id in ids {
             self.with(id, |local, at| local.advance(at, may_start, now));
         }
-        self.mind_the_fence(now);
         self.beat(now);
     }
 

@@ -10,7 +10,7 @@ use std::{
 use model::{ClusterId, InstanceId, ServiceName, Term, VolumeId, spec::ServiceFile};
 use protocol::{
     message::{Run, VolumeOrder},
-    node::{Memory, Note, Wanted},
+    node::{Ending, Memory, Note, Wanted},
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,9 @@ struct OrderFile {
     order: u32,
     wanted: String,
     ready: bool,
+    /// `stopped` or `failed`, once it is over.
+    #[serde(default)]
+    over: Option<String>,
     release: u32,
     slot: Option<u32>,
     volume: Option<(String, bool)>,
@@ -56,6 +59,10 @@ pub(super) fn save_order(dir: &Path, id: InstanceId, note: Note, run: &Run, port
         order: note.order,
         wanted: wanted.to_owned(),
         ready: note.ready,
+        over: note.over.map(|ending| match ending {
+            Ending::Stopped => "stopped".to_owned(),
+            Ending::Failed => "failed".to_owned(),
+        }),
         release: run.release,
         slot: run.slot,
         volume: run.volume.as_ref().map(|volume| (volume.id.to_string(), volume.expected)),
@@ -90,7 +97,13 @@ pub(super) fn load_order(dir: &Path) -> io::Result<Kept> {
         volume,
         spec: Arc::new(spec),
     };
-    let note = Note { order: file.order, wanted, ready: file.ready };
+    let over = match file.over.as_deref() {
+        None => None,
+        Some("stopped") => Some(Ending::Stopped),
+        Some("failed") => Some(Ending::Failed),
+        Some(other) => return Err(io::Error::other(format!("{other:?} in {ORDER} is not known"))),
+    };
+    let note = Note { order: file.order, wanted, ready: file.ready, over };
     Ok(Kept { id: InstanceId(file.id), note, run: Arc::new(run), ports: file.ports })
 }
 
