@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Actual, Candidate, Cluster, InstanceId, Kind, NodeId, NodeIx, Resources, ServiceEntry, VolumeId};
+use model::{Candidate, Cluster, Desired, InstanceId, Kind, NodeId, NodeIx, Resources, ServiceEntry, VolumeId};
 
 use crate::Violation;
 
@@ -49,8 +49,12 @@ fn slots_hold_one(cluster: &Cluster, found: &mut Vec<Violation>) {
         let mut holds: BTreeMap<u32, InstanceId> = BTreeMap::new();
         for instance in cluster.instances_of(ix) {
             let Some(slot) = instance.slot else { continue };
-            // A lost batch instance has given its place up.
-            if instance.is_over() || instance.actual == Actual::Lost {
+            // A batch instance that was lost has given its place up, and is stopped should it return.
+            let holds_it = match entry.rec.spec().is_stateful() {
+                true => !instance.is_over(),
+                false => instance.is_wanted(),
+            };
+            if !holds_it {
                 continue;
             }
             if let Some(one) = holds.insert(slot, instance.id) {
@@ -87,7 +91,9 @@ fn specifications_are_kept(cluster: &Cluster, found: &mut Vec<Violation>) {
             found.push(Violation::IndexDisagrees { what: format!("{} has no service", instance.id) });
             continue;
         };
-        if !entry.rec.releases.contains_key(&instance.release) {
+        // One that is to stop needs none: it may have come back after an operator called it dead.
+        let needed = instance.desired == Desired::Running;
+        if needed && !entry.rec.releases.contains_key(&instance.release) {
             found.push(Violation::SpecificationGone {
                 service: entry.rec.name.clone(),
                 instance: instance.id,

@@ -23,6 +23,11 @@ pub enum Wait {
 }
 
 impl Wait {
+    pub(crate) fn constraints(spec: &ServiceSpec) -> Wait {
+        let pairs = spec.constraints.iter().map(|(key, value)| format!("{key}={value}"));
+        Wait::ConstraintUnsatisfied { constraints: pairs.collect::<Vec<_>>().join(", ") }
+    }
+
     pub fn code(&self) -> Code {
         match self {
             Wait::NoCapacityMemory { .. } => Code::NoCapacityMemory,
@@ -162,6 +167,5 @@ fn explain(cluster: &Cluster, spec: &ServiceSpec) -> Wait {
     if labelled || spec.constraints.is_empty() {
         return Wait::NoEligibleNode;
     }
-    let constraints = spec.constraints.iter().map(|(key, value)| format!("{key}={value}"));
-    Wait::ConstraintUnsatisfied { constraints: constraints.collect::<Vec<_>>().join(", ") }
+    Wait::constraints(spec)
 }

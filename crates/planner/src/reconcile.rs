@@ -43,6 +43,7 @@ pub fn reconcile(txn: &mut Txn<'_>, ids: &mut Ids, service: ServiceIx) -> Planne
     let spec = entry.rec.spec().clone();
     let mut plan = Plan { txn, ids, service, now, placed: 0, out: Planned::default() };
     plan.give_up_lost();
+    plan.give_up_ended();
     if plan.service_rec().removed {
         plan.remove();
     } else if spec.kind == Kind::System {
@@ -127,6 +128,20 @@ impl Plan<'_, '_> {
         }
     }
 
+    /// What ended by itself is not wanted back: should its node ever find it running, it is to stop. A
+    /// batch instance that is done stays as it is; that is what says so.
+    fn give_up_ended(&mut self) {
+        let ended = self.instances().filter(|instance| {
+            instance.is_over() && instance.desired == Desired::Running && !instance.is_complete()
+        });
+        let ended: Vec<Instance> = ended.cloned().collect();
+        for mut instance in ended {
+            instance.desired = Desired::Stopped;
+            instance.order += 1;
+            self.txn.put(Change::Instance(instance));
+        }
+    }
+
     /// Asks an instance to go: out of the edges' sets first, then its stop signal.
     pub fn retire(&mut self, id: InstanceId, reason: Option<Code>) {
         let Some(instance) = self.txn.instance(id) else { return };
@@ -174,6 +189,9 @@ impl Plan<'_, '_> {
         let spec = self.service_rec().spec_of(release).clone();
         if !self.txn.node(node).rec.may_place() {
             return Err(NotPlaced::Wait(Wait::NoEligibleNode));
+        }
+        if !self.txn.node(node).rec.satisfies(&spec.constraints) {
+            return Err(NotPlaced::Wait(Wait::constraints(&spec)));
         }
         if !fits(self.txn, node, &spec) {
             let short_by = short_by(self.txn, node, &spec);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{Actual, Change, Code, RolloutState, Service};
+use model::{Actual, Change, Code, Kind, RolloutState, Service};
 
 use crate::reconcile::Plan;
 
@@ -49,7 +49,10 @@ pub(crate) fn book(plan: &mut Plan<'_, '_>, progress: Progress) {
 
 fn complete(service: &mut Service) {
     service.rollout.state = RolloutState::Complete;
-    service.healthy = Some(service.release);
+    // Batch has nothing to fall back to: what an older release had to do is done.
+    if service.spec().kind != Kind::Batch {
+        service.healthy = Some(service.release);
+    }
 }
 
 /// The reason of a failed release: what the last thing that went wrong said.

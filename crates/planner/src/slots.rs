@@ -19,7 +19,11 @@ pub(crate) fn settles_its_slot(service: &Service, instance: &Instance) -> bool {
         && instance.is_over()
         && instance.release == service.release
         && instance.slot < Some(service.count)
-        && (instance.is_complete() || (!spec.rerun && instance.desired != model::Desired::Running))
+        && (instance.is_complete() || (!spec.rerun && stopped_by_us(instance)))
+}
+
+fn stopped_by_us(instance: &Instance) -> bool {
+    instance.desired != model::Desired::Running && instance.actual == model::Actual::Stopped
 }
 
 /// What is in a slot.

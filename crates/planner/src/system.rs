@@ -32,7 +32,9 @@ pub(crate) fn plan(plan: &mut Plan<'_, '_>) {
 
 /// The nodes that should have one now.
 fn eligible(plan: &Plan<'_, '_>) -> Vec<NodeIx> {
-    let constraints = &plan.service_rec().spec().constraints;
+    // While its newest release is halted, a service is what its last healthy one says.
+    let rec = plan.service_rec();
+    let constraints = &rec.spec_of(rec.release_to_place()).constraints;
     let nodes =
         plan.cluster().nodes().filter(|(_, node)| node.rec.may_place() && node.rec.satisfies(constraints));
     nodes.map(|(ix, _)| ix).collect()
@@ -40,6 +42,7 @@ fn eligible(plan: &Plan<'_, '_>) -> Vec<NodeIx> {
 
 fn retire(plan: &mut Plan<'_, '_>, nodes: &[NodeIx], here: &BTreeMap<NodeIx, InstanceId>) {
     let rec = plan.service_rec().clone();
+    let constraints = &rec.spec_of(rec.release_to_place()).constraints;
     let failed = matches!(rec.rollout.state, RolloutState::Failed { .. });
     // A node whose instance failed and is not placed again yet counts: a rollout does not walk on over
     // broken replacements.
@@ -52,7 +55,7 @@ fn retire(plan: &mut Plan<'_, '_>, nodes: &[NodeIx], here: &BTreeMap<NodeIx, Ins
             && instance.release == rec.release
             && !instance.is_available()
             && rec.healthy.is_some_and(|healthy| healthy != rec.release);
-        if plan.is_forced_out(instance) || !node.satisfies(&rec.spec().constraints) || fallen {
+        if plan.is_forced_out(instance) || !node.satisfies(constraints) || fallen {
             plan.retire(*id, fallen.then_some(Code::Unhealthy));
         } else if node.is_offline() {
             // Left as it is: it may well run on, and nothing takes its place.

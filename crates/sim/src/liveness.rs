@@ -154,7 +154,8 @@ fn service_is_wrong(coordinator: &Coordinator, ix: ServiceIx, entry: &ServiceEnt
 
 /// How many are not there; negative: too many.
 fn missing(cluster: &Cluster, ix: ServiceIx, entry: &ServiceEntry, running: usize) -> i64 {
-    let (rec, spec) = (&entry.rec, entry.rec.spec());
+    let rec = &entry.rec;
+    let spec = rec.spec_of(rec.release_to_place());
     match spec.kind {
         Kind::System => {
             let nodes = cluster.nodes().filter(|(_, node)| {
@@ -188,10 +189,11 @@ fn waits_truly(cluster: &Cluster, entry: &ServiceEntry, reasons: &[Code]) -> boo
     });
     let has_room =
         |node: &model::NodeEntry| node.used.memory + spec.memory <= node.rec.capacity.memory;
+    // Bound to its home, or to each node: what other nodes have does not help.
+    let bound = spec.is_stateful() || spec.kind == Kind::System;
     if reasons.contains(&Code::NoCapacityMemory) {
-        // Bound to its home, or to each node: room elsewhere does not help.
-        return spec.is_stateful() || spec.kind == Kind::System || !nodes.any(|(_, node)| has_room(node));
+        return bound || !nodes.any(|(_, node)| has_room(node));
     }
     (reasons.contains(&Code::ConstraintUnsatisfied) || reasons.contains(&Code::NoEligibleNode))
-        && nodes.next().is_none()
+        && (bound || nodes.next().is_none())
 }

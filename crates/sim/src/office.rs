@@ -54,6 +54,9 @@ pub struct Tenure {
     observer: Observer,
     pub term: Term,
     holds_until: u64,
+    /// Inputs it still handles after its lease ran out: it was stopped right after looking at it, or
+    /// they were on their way through its queues.
+    blind_for: u64,
     /// What was ordered on which connection: sending it again is seen by this.
     ordered: std::collections::BTreeSet<(ConnId, InstanceId, u32)>,
 }
@@ -102,10 +105,11 @@ impl World {
             None => (None, false),
         };
         if over {
-            // It looks at its lease before each input, but may be stopped right after looking.
-            if !self.rng.chance(300) {
+            let Some(tenure) = self.tenure_mut(machine) else { return };
+            if tenure.blind_for == 0 {
                 return self.leave_office(machine, "its lease ran out");
             }
+            tenure.blind_for -= 1;
             self.cover.hit("coordinator noticed late that its office was over");
         }
         let ours = |term: Term| in_office == Some(term);
@@ -255,7 +259,8 @@ impl World {
         let start = Start { cluster, head, term, timing: self.swarm.timing, random, candidate, api };
         let (coordinator, outputs) = Coordinator::new(start, now);
         let ordered = std::collections::BTreeSet::new();
-        let tenure = Tenure { coordinator, observer, term, holds_until, ordered };
+        let blind_for = if self.rng.chance(500) { self.rng.between(1, 30) } else { 0 };
+        let tenure = Tenure { coordinator, observer, term, holds_until, blind_for, ordered };
         if let Some(daemon) = self.machines[machine].daemon.as_mut() {
             daemon.candidate = Some(Candidate::InOffice(Box::new(tenure)));
             daemon.office_tick = None;

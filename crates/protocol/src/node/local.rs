@@ -305,8 +305,8 @@ impl Local {
     /// What is due by now.
     pub fn advance(&mut self, wishes: &mut Vec<Do>, may_start: MayStart, now: Time) {
         let may_start = if self.run.spec.is_fenced() { may_start.fenced } else { may_start.any };
-        // One that must not run twice may have been given up since an earlier life was told to run it.
-        let may_start = may_start && (self.confirmed || !self.run.spec.must_not_run_twice());
+        // It may have been given up since an earlier life was told to run it: starting takes an order.
+        let may_start = may_start && self.confirmed;
         self.may_be_due = may_start;
         match self.phase.clone() {
             Phase::Waiting { .. } if self.wanted != Wanted::Run || self.fenced.is_some() => {

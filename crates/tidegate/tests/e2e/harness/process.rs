@@ -1,0 +1,98 @@
+//! Processes by pid and start time: what an instance's records say, and the end of all of them.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+
+/// One process within one boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: i32,
+    start: u64,
+}
+
+impl Process {
+    pub fn of(pid: u32) -> Process {
+        let pid = i32::try_from(pid).expect("a pid");
+        Process { pid, start: start_time(pid).expect("the process is there") }
+    }
+
+    pub fn is_alive(self) -> bool {
+        start_time(self.pid) == Some(self.start)
+    }
+
+    /// Does nothing if it is gone: its pid may be another's by now.
+    pub fn signal(self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.is_alive()) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    fn kill_group(self) {
+        if let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.is_alive()) {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+/// In clock ticks since boot; `None` for a process that is gone or dead and not waited for.
+fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+}
+
+/// The shim and the main process of one run of an instance.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub instance: String,
+    pub shim: Process,
+    pub main: Option<Process>,
+}
+
+/// What is on record in a node's data directory, alive or not.
+pub fn runs(data: &Path) -> Vec<Run> {
+    let Ok(entries) = std::fs::read_dir(data.join("instances")) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| read(entry.path())).collect()
+}
+
+fn read(dir: PathBuf) -> Option<Run> {
+    let record: Value = serde_json::from_slice(&std::fs::read(dir.join("run.json")).ok()?).ok()?;
+    let process = |pid: &str, start: &str| {
+        let pid = i32::try_from(record[pid].as_i64()?).ok()?;
+        Some(Process { pid, start: record[start].as_u64()? })
+    };
+    Some(Run {
+        instance: record["instance"].as_str()?.to_owned(),
+        shim: process("shim_pid", "shim_start")?,
+        main: process("child_pid", "child_start"),
+    })
+}
+
+/// Those of which something is alive.
+pub fn alive(data: &Path) -> Vec<Run> {
+    let lives = |run: &Run| run.shim.is_alive() || run.main.is_some_and(Process::is_alive);
+    runs(data).into_iter().filter(lives).collect()
+}
+
+/// Every shim and every instance of a node, without asking. To be called when its daemon is dead.
+pub fn kill_everything(data: &Path) {
+    let mut tries = 0;
+    loop {
+        // A shim that was just forking may have written its record in between.
+        let left = alive(data);
+        if left.is_empty() || tries == 100 {
+            return;
+        }
+        for run in left {
+            // The shim last: it is what knows how the others ended.
+            run.main.inspect(|main| main.kill_group());
+            run.shim.signal(Signal::KILL);
+        }
+        tries += 1;
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
