@@ -54,6 +54,10 @@ impl Service {
 
     /// The release that a missing instance is made of.
     pub fn release_to_place(&self) -> u32 {
+        if self.spec().kind == crate::Kind::Batch {
+            // An older release of a batch is done: running it again is not what anybody asked for.
+            return self.release;
+        }
         match (&self.rollout.state, self.healthy) {
             (RolloutState::Failed { .. }, Some(healthy)) => healthy,
             (RolloutState::Failed { .. } | RolloutState::Rolling | RolloutState::Complete, _) => self.release,

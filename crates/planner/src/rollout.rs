@@ -65,12 +65,10 @@ fn failed(plan: &Plan<'_, '_>, progress: &Progress) -> RolloutState {
     let told = broken.filter_map(|instance| instance.reason).last();
     let reason = progress.waiting_for.or(told).unwrap_or(Code::Unhealthy);
     let within = rec.spec().update.healthy_deadline;
-    let message = match progress.waiting_for {
-        Some(_) => {
-            let why = plan.out.reasons.last().map(|reason| reason.message.clone());
-            format!("nothing more could be placed within {within}: {}", why.unwrap_or_default())
-        }
-        None => format!("{} ready, no further one within {within}", rec.rollout.ready_max),
+    let ready = rec.rollout.ready_max;
+    let message = match plan.out.reasons.last().filter(|_| progress.waiting_for.is_some()) {
+        Some(why) => format!("{ready} ready, no further one within {within}: {}", why.message),
+        None => format!("{ready} ready, no further one within {within}"),
     };
     RolloutState::Failed { reason, message }
 }

@@ -83,6 +83,7 @@ fn retire(plan: &mut Plan<'_, '_>, slots: &BTreeMap<u32, Slot>, count: u32) {
         let id = instance.id;
         let current = instance.release == rec.release || failed;
         let fallen = failed
+            && stateful
             && instance.release == rec.release
             && !instance.is_available()
             && rec.healthy.is_some_and(|healthy| healthy != rec.release);

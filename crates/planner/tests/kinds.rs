@@ -43,6 +43,31 @@ fn a_batch_instance_that_is_done_is_not_run_again_and_a_failed_one_is() {
 }
 
 #[test]
+fn a_batch_release_that_fails_does_not_run_the_older_one_again() {
+    let mut world = World::with_nodes(2);
+    world.apply(&batch(), 1);
+    world.plan();
+    let first = world.wanted("job")[0].id;
+    finish(&mut world, first);
+    world.plan();
+    let mut two = batch();
+    two.env.insert("X".into(), "2".into());
+    world.apply(&two, 1);
+    for _ in 0..400 {
+        world.plan();
+        for broken in world.wanted("job") {
+            assert_eq!(broken.release, 2);
+            world.fail(broken.id, Code::CrashLooping);
+        }
+        world.pass(Millis::secs(1));
+    }
+    assert!(matches!(
+        world.service("job").rollout.state,
+        RolloutState::Failed { reason: Code::CrashLooping, .. }
+    ));
+}
+
+#[test]
 fn done_batch_instances_outlive_the_history() {
     let mut world = World::with_nodes(2);
     world.apply(&batch(), 20);

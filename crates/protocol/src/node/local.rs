@@ -198,6 +198,7 @@ impl Local {
         (self.healthy_since, self.ready, self.failures) = (None, false, 0);
         if self.run.spec.check.is_none() {
             (self.healthy_since, self.ready) = (Some(now), true);
+            self.clear_reason();
         }
         wishes.push(Do::Watch { run });
     }

@@ -115,7 +115,7 @@ impl Tally {
         for instance in cluster.instances_of(ix) {
             if instance.is_available() && !cluster.node(instance.node).rec.is_offline() {
                 tally.ready += 1;
-            } else if kind == Kind::Batch && instance.is_complete() {
+            } else if kind == Kind::Batch && instance.is_complete() && instance.release == entry.rec.release {
                 tally.complete += 1;
             }
         }

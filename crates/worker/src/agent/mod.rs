@@ -124,6 +124,12 @@ impl Clock {
     }
 }
 
+/// Two lives of a node, or two daemons that claim its id, never draw the same.
+fn random_life() -> io::Result<Life> {
+    let id: String = host::random_id()?.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&id, 16).map(Life).map_err(io::Error::other)
+}
+
 pub struct Agent;
 
 impl Agent {
@@ -147,11 +153,11 @@ impl Agent {
         if config.adopt {
             memory = Default::default();
         }
-        let life = host::random_id().map_err(data)?;
+        let life = random_life().map_err(data)?;
         let clock = Clock::start();
         let identity = Identity {
             node: NodeId::new(&config.node),
-            life: Life(u64::from_str_radix(life.get(..16).unwrap_or("1"), 16).unwrap_or(1)),
+            life,
             roles: config.roles,
             labels: config.labels.clone(),
             capacity: Resources {
@@ -170,5 +176,16 @@ impl Agent {
         let task = task::Task::new(node, clock, config, runtime, edge, events_tx, coordinator_tx);
         let ended = tokio::spawn(task.run(events, shutdown));
         Ok(AgentHandle { coordinator, instances, ended })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_life_is_another() {
+        let lives: std::collections::BTreeSet<Life> = (0..64).map(|_| random_life().unwrap()).collect();
+        assert_eq!(lives.len(), 64);
     }
 }
