@@ -60,6 +60,7 @@ impl Observer {
                 Some(known) => changed(known, instance, &mut found),
             }
         }
+        self.no_more_than_count_and_surge(after, &mut found);
         self.availability_holds(after, &mut found);
         self.epochs_rise(after, &mut found);
         self.releases_rise(after, &mut found);
@@ -121,6 +122,27 @@ impl Observer {
         if !instance.is_over() && used > capacity {
             let node = node.rec.id.clone();
             found.push(Violation::OverCapacity { node, instance: instance.id, used, capacity });
+        }
+    }
+
+    /// Nothing is placed beyond the count and its surge. Having more is no mistake: a count that is
+    /// lowered in the middle of a rollout takes effect as that goes on.
+    fn no_more_than_count_and_surge(&self, after: &Cluster, found: &mut Vec<Violation>) {
+        let placed = after.instances().filter(|instance| !self.instances.contains_key(&instance.id));
+        let services: BTreeSet<ServiceIx> = placed.map(|instance| instance.service).collect();
+        for ix in services {
+            let Some(entry) = after.service(ix).filter(|entry| !entry.rec.removed) else { continue };
+            let spec = entry.rec.spec();
+            if spec.kind == Kind::System {
+                continue;
+            }
+            let surge = spec.update.surge && spec.migrate.surge && !spec.has_slots();
+            let extra = if surge { spec.update.max_parallel.max(spec.migrate.max_parallel) } else { 0 };
+            let allowed = (entry.rec.count + extra) as usize;
+            let wanted = after.instances_of(ix).filter(|instance| instance.is_wanted()).count();
+            if wanted > allowed {
+                found.push(Violation::TooMany { service: entry.rec.name.clone(), wanted, allowed });
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Candidate, Cluster, Desired, InstanceId, Kind, NodeId, NodeIx, Resources, ServiceEntry, VolumeId};
+use model::{Candidate, Cluster, Desired, InstanceId, NodeId, NodeIx, Resources, ServiceEntry, VolumeId};
 
 use crate::Violation;
 
@@ -14,7 +14,6 @@ pub fn check(cluster: &Cluster) -> Vec<Violation> {
     slots_hold_one(cluster, &mut found);
     stateful_instances_are_at_home(cluster, &mut found);
     specifications_are_kept(cluster, &mut found);
-    no_more_than_count_and_surge(cluster, &mut found);
     replaced_ones_are_older(cluster, &mut found);
     indexes_agree(cluster, &mut found);
     place_index_agrees(cluster, &mut found);
@@ -99,24 +98,6 @@ fn specifications_are_kept(cluster: &Cluster, found: &mut Vec<Violation>) {
                 instance: instance.id,
                 release: instance.release,
             });
-        }
-    }
-}
-
-/// Only placing counts, not wanting: a count that was just lowered leaves a surplus until the next plan,
-/// so this is asked of states that have been planned.
-fn no_more_than_count_and_surge(cluster: &Cluster, found: &mut Vec<Violation>) {
-    for (ix, entry) in cluster.services().filter(|(_, entry)| !entry.rec.removed) {
-        let spec = entry.rec.spec();
-        if spec.kind == Kind::System {
-            continue;
-        }
-        let surge = spec.update.surge && spec.migrate.surge && !spec.has_slots();
-        let extra = if surge { spec.update.max_parallel.max(spec.migrate.max_parallel) } else { 0 };
-        let allowed = (entry.rec.count + extra) as usize;
-        let wanted = cluster.instances_of(ix).filter(|instance| instance.is_wanted()).count();
-        if wanted > allowed {
-            found.push(Violation::TooMany { service: entry.rec.name.clone(), wanted, allowed });
         }
     }
 }

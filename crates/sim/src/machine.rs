@@ -55,6 +55,8 @@ pub struct Daemon {
     pub hint: Option<usize>,
     /// Until when its lease holds, on the world's clock.
     pub lease_until: u64,
+    /// When it last ran out without having been extended.
+    pub lapsed_at: u64,
     pub listening: BTreeSet<u16>,
     node_tick: Option<u64>,
     edge_tick: Option<u64>,
@@ -143,6 +145,7 @@ impl World {
             dialling: false,
             hint: None,
             lease_until: 0,
+            lapsed_at: 0,
             listening: BTreeSet::new(),
             node_tick: None,
             edge_tick: None,
@@ -305,6 +308,9 @@ impl World {
     fn leased(&mut self, machine: usize, fence_at: model::Time) {
         let until = self.global(machine, fence_at);
         if let Some(daemon) = self.machines[machine].daemon.as_mut() {
+            if daemon.lease_until <= self.now {
+                daemon.lapsed_at = daemon.lease_until;
+            }
             daemon.lease_until = daemon.lease_until.max(until);
         }
         if self.swarm.keepers {

@@ -27,6 +27,7 @@ pub struct Slot {
     pub runs: u32,
     /// A launch is under way.
     launching: bool,
+    pub launched_at: u64,
     pub state: State,
 }
 
@@ -95,7 +96,9 @@ impl World {
         self.say(format!("m{machine} launches {id}, run {run}"));
         let slots = &mut self.machines[machine].slots;
         let alive = slots.get(&id).is_some_and(|slot| slot.live().is_some());
-        slots.insert(id, Slot { note, run: what, runs: run, launching: true, state: State::NotStarted });
+        let launched_at = self.now;
+        let state = State::NotStarted;
+        slots.insert(id, Slot { note, run: what, runs: run, launching: true, launched_at, state });
         if alive {
             self.fail(11, format!("m{machine} launches {id} while its process lives"));
         }

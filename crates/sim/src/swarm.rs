@@ -17,7 +17,7 @@ pub struct Swarm {
     /// How long faults and requests go on.
     pub safety_ms: u64,
     /// Keepers kill fenced instances by themselves. Without them only the daemon does, so that then no
-    /// daemon is killed or paused.
+    /// daemon is killed, paused or suspended.
     pub keepers: bool,
     /// Mean pause between two faults.
     pub fault_every: u64,
@@ -139,7 +139,13 @@ impl Swarm {
             broken_release: some(300, 300),
         };
         for kind in KINDS {
-            let harms_daemons = matches!(kind, FaultKind::CrashDaemon | FaultKind::PauseDaemon | FaultKind::StopDaemon);
+            let harms_daemons = matches!(
+                kind,
+                FaultKind::CrashDaemon
+                    | FaultKind::PauseDaemon
+                    | FaultKind::StopDaemon
+                    | FaultKind::SuspendMachine
+            );
             if rng.chance(400) && (self.keepers || !harms_daemons) {
                 self.kinds.push(kind);
             }

@@ -129,9 +129,12 @@ impl World {
     /// A live process is sent its stop signal: it was ordered, or the fence is over.
     pub fn check_stop(&mut self, machine: usize, id: InstanceId) {
         let desired = self.mirror.instance(id).map(|instance| instance.desired);
-        let lease_until = self.machines[machine].daemon.as_ref().map_or(0, |daemon| daemon.lease_until);
+        let daemon = self.machines[machine].daemon.as_ref();
+        let (lease_until, lapsed_at) = daemon.map_or((0, 0), |daemon| (daemon.lease_until, daemon.lapsed_at));
         let Some(slot) = self.machines[machine].slots.get_mut(&id) else { return };
-        let fenced = slot.run.spec.is_fenced() && lease_until <= self.now;
+        // What was being launched when the fence came is stopped as soon as it runs.
+        let over = lease_until <= self.now || lapsed_at >= slot.launched_at;
+        let fenced = slot.run.spec.is_fenced() && over;
         if desired != Some(Desired::Stopped) {
             if fenced {
                 self.cover.hit("fence fired in the daemon");
