@@ -33,8 +33,8 @@ const IMPURE: [&str; 14] = [
 ];
 /// Arrows point up this list only.
 const ORDER: [&str; 13] = [
-    "model", "planner", "checker", "protocol", "store", "wire", "backends", "server", "worker", "edge", "sim",
-    "tidegate", "bench",
+    "model", "planner", "checker", "protocol", "store", "wire", "backends", "server", "worker", "edge",
+    "sim", "tidegate", "bench",
 ];
 /// What a library must not pass on from outside as a panic.
 const UNFINISHED: [&str; 3] = ["todo!(", "unimplemented!(", "#[ignore"];
@@ -107,7 +107,8 @@ fn functions(file: &str, lines: &[&str], faults: &mut Vec<String>) {
         let length = end.map_or(0, |end| end + 1);
         if length > FUNCTION_LINES_MAX {
             let name = body.split('(').next().unwrap_or(body);
-            faults.push(format!("{file}:{}: {name} has {length} lines (at most {FUNCTION_LINES_MAX})", at + 1));
+            faults
+                .push(format!("{file}:{}: {name} has {length} lines (at most {FUNCTION_LINES_MAX})", at + 1));
         }
     }
 }

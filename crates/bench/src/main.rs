@@ -11,8 +11,9 @@ use report::Report;
 fn main() -> anyhow::Result<()> {
     let filter = std::env::args().nth(1).unwrap_or_default();
     let mut report = Report::new(filter);
-    let cluster = placing::run(&mut report);
+    let mut cluster = placing::run(&mut report);
+    office::settle_instances(&mut cluster);
+    stores::run(&mut report, &cluster)?;
     office::idle(&mut report, cluster);
-    stores::run(&mut report)?;
     report.finish()
 }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use model::{
-    Change, Cluster, ClusterId, Health, Intent, Life, MemoryCaps, Meta, Node, NodeId, ProcessEpoch, Resources,
-    Roles, Rollout, RolloutState, Service, ServiceName, ServiceSpec, Time, Txn, spec::ServiceFile,
+    Change, Cluster, ClusterId, Health, Intent, Life, MemoryCaps, Meta, Node, NodeId, ProcessEpoch,
+    Resources, Roles, Rollout, RolloutState, Service, ServiceName, ServiceSpec, Time, Txn, spec::ServiceFile,
 };
 use planner::{Ids, reconcile};
 
@@ -17,7 +17,11 @@ const INSTANCES_EACH: u32 = 1_000;
 /// Places them all, and returns the cluster for what comes next.
 pub fn run(report: &mut Report) -> Cluster {
     let mut cluster = Cluster::default();
-    cluster.apply(&Change::Meta(Meta { cluster: ClusterId(1), instance_ids_reserved: 1 << 30, audit_next: 0 }));
+    cluster.apply(&Change::Meta(Meta {
+        cluster: ClusterId(1),
+        instance_ids_reserved: 1 << 30,
+        audit_next: 0,
+    }));
     for n in 0..NODES {
         cluster.apply(&Change::Node(node(n)));
     }

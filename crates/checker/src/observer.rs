@@ -60,6 +60,7 @@ impl Observer {
                 Some(known) => changed(known, instance, &mut found),
             }
         }
+        self.volumes_are_free(after, &mut found);
         self.no_more_than_count_and_surge(after, &mut found);
         self.availability_holds(after, &mut found);
         self.epochs_rise(after, &mut found);
@@ -122,6 +123,21 @@ impl Observer {
         if !instance.is_over() && used > capacity {
             let node = node.rec.id.clone();
             found.push(Violation::OverCapacity { node, instance: instance.id, used, capacity });
+        }
+    }
+
+    /// Nothing is placed on a volume whose last user is not known to have stopped.
+    fn volumes_are_free(&self, after: &Cluster, found: &mut Vec<Violation>) {
+        for instance in after.instances().filter(|instance| !self.instances.contains_key(&instance.id)) {
+            let Some(entry) = after.service(instance.service) else { continue };
+            let Some(slot) = instance.slot.filter(|_| entry.rec.spec().is_stateful()) else { continue };
+            let mut others = after
+                .instances_of(instance.service)
+                .filter(|other| other.id != instance.id && other.slot == Some(slot) && !other.is_over());
+            if let Some(one) = others.next() {
+                let (service, one, other) = (entry.rec.name.clone(), one.id, instance.id);
+                found.push(Violation::SlotTwice { service, slot, one, other });
+            }
         }
     }
 

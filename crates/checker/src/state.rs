@@ -48,12 +48,8 @@ fn slots_hold_one(cluster: &Cluster, found: &mut Vec<Violation>) {
         let mut holds: BTreeMap<u32, InstanceId> = BTreeMap::new();
         for instance in cluster.instances_of(ix) {
             let Some(slot) = instance.slot else { continue };
-            // A batch instance that was lost has given its place up, and is stopped should it return.
-            let holds_it = match entry.rec.spec().is_stateful() {
-                true => !instance.is_over(),
-                false => instance.is_wanted(),
-            };
-            if !holds_it {
+            // What was given up is stopped should it return; until then there are two.
+            if !instance.is_wanted() {
                 continue;
             }
             if let Some(one) = holds.insert(slot, instance.id) {
@@ -66,7 +62,7 @@ fn slots_hold_one(cluster: &Cluster, found: &mut Vec<Violation>) {
 
 fn stateful_instances_are_at_home(cluster: &Cluster, found: &mut Vec<Violation>) {
     for (ix, entry) in cluster.services() {
-        for instance in cluster.instances_of(ix).filter(|instance| !instance.is_over()) {
+        for instance in cluster.instances_of(ix).filter(|instance| instance.is_wanted()) {
             let spec = entry.rec.spec_of(instance.release);
             let (Some(volume), Some(slot)) = (&spec.volume, instance.slot) else { continue };
             let id = VolumeId::new(&format!("{}-{}-{slot}", entry.rec.name, volume.name));

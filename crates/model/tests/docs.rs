@@ -20,5 +20,8 @@ fn docs_reasons_md_is_what_the_code_says() {
         std::fs::write(&path, &page).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(committed, page, "docs/reasons.md is out of date: UPDATE_EXPECT=1 cargo test -p tidegate-model");
+    assert_eq!(
+        committed, page,
+        "docs/reasons.md is out of date: UPDATE_EXPECT=1 cargo test -p tidegate-model"
+    );
 }

@@ -34,7 +34,7 @@ pub(crate) fn plan(plan: &mut Plan<'_, '_>) {
         ready: members.iter().filter(|member| member.newest && member.proven).count() as u32,
         done: old.is_empty()
             && members.len() == plan.service_rec().count as usize
-            && members.iter().all(|member| member.proven),
+            && members.iter().all(|member| member.newest && member.proven),
         waiting_for: missing_code,
     };
     plan.wake_when_proven();
@@ -92,8 +92,10 @@ fn retire_surplus(plan: &mut Plan<'_, '_>) {
     let surge = surges(plan);
     let max_parallel = plan.service_rec().spec().update.max_parallel as usize;
     let mut members = members(plan);
+    // What is forced out goes anyway: it must not count for what else may go.
     members.sort_by_key(|member| {
-        (member.current, member.available, std::cmp::Reverse((member.crowd, member.id)))
+        let forced_last = !member.forced;
+        (member.current, forced_last, member.available, std::cmp::Reverse((member.crowd, member.id)))
     });
     let proven_current = members.iter().filter(|member| member.current && member.proven).count();
     let mut old = members.iter().filter(|member| !member.current).count();

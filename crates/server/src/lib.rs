@@ -19,3 +19,4 @@ pub use api::{ApiState, openapi, router};
 pub use clock::Clock;
 pub use events::{EVENTS_KEPT_MAX, EventLog};
 pub use office::{Leader, NotCoordinator, Office, OfficeConfig, OfficeHandle, Slice};
+pub use office::{Loaded, StateError, load};

@@ -129,7 +129,9 @@ fn service_is_wrong(coordinator: &Coordinator, ix: ServiceIx, entry: &ServiceEnt
         return Some(format!("{name} is still being removed"));
     }
     let reasons: Vec<Code> = coordinator.reasons(ix).iter().map(|reason| reason.code).collect();
-    if let Some(instance) = cluster.instances_of(ix).find(|instance| !instance.is_over() && !instance.is_available()) {
+    if let Some(instance) =
+        cluster.instances_of(ix).find(|instance| !instance.is_over() && !instance.is_available())
+    {
         let Instance { id, desired, actual, reason, .. } = instance;
         return Some(format!("{id} of {name} is {desired:?}, {actual:?}, {reason:?}; {reasons:?}"));
     }
@@ -158,9 +160,9 @@ fn missing(cluster: &Cluster, ix: ServiceIx, entry: &ServiceEntry, running: usiz
     let spec = rec.spec_of(rec.release_to_place());
     match spec.kind {
         Kind::System => {
-            let nodes = cluster.nodes().filter(|(_, node)| {
-                node.rec.may_place() && node.rec.satisfies(&spec.constraints)
-            });
+            let nodes = cluster
+                .nodes()
+                .filter(|(_, node)| node.rec.may_place() && node.rec.satisfies(&spec.constraints));
             nodes.count() as i64 - running as i64
         }
         Kind::Service => i64::from(rec.count) - running as i64,
@@ -184,11 +186,9 @@ fn missing(cluster: &Cluster, ix: ServiceIx, entry: &ServiceEntry, running: usiz
 fn waits_truly(cluster: &Cluster, entry: &ServiceEntry, reasons: &[Code]) -> bool {
     let rec = &entry.rec;
     let spec = rec.spec_of(rec.release_to_place());
-    let mut nodes = cluster.nodes().filter(|(_, node)| {
-        node.rec.may_place() && node.rec.satisfies(&spec.constraints)
-    });
-    let has_room =
-        |node: &model::NodeEntry| node.used.memory + spec.memory <= node.rec.capacity.memory;
+    let mut nodes =
+        cluster.nodes().filter(|(_, node)| node.rec.may_place() && node.rec.satisfies(&spec.constraints));
+    let has_room = |node: &model::NodeEntry| node.used.memory + spec.memory <= node.rec.capacity.memory;
     // Bound to its home, or to each node: what other nodes have does not help.
     let bound = spec.is_stateful() || spec.kind == Kind::System;
     if reasons.contains(&Code::NoCapacityMemory) {

@@ -55,8 +55,8 @@ pub struct Daemon {
     pub hint: Option<usize>,
     /// Until when its lease holds, on the world's clock.
     pub lease_until: u64,
-    /// When it last ran out without having been extended.
-    pub lapsed_at: u64,
+    /// Since when it has held without a break.
+    pub leased_since: u64,
     pub listening: BTreeSet<u16>,
     node_tick: Option<u64>,
     edge_tick: Option<u64>,
@@ -145,7 +145,7 @@ impl World {
             dialling: false,
             hint: None,
             lease_until: 0,
-            lapsed_at: 0,
+            leased_since: 0,
             listening: BTreeSet::new(),
             node_tick: None,
             edge_tick: None,
@@ -309,7 +309,7 @@ impl World {
         let until = self.global(machine, fence_at);
         if let Some(daemon) = self.machines[machine].daemon.as_mut() {
             if daemon.lease_until <= self.now {
-                daemon.lapsed_at = daemon.lease_until;
+                daemon.leased_since = self.now;
             }
             daemon.lease_until = daemon.lease_until.max(until);
         }

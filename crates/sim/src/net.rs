@@ -200,9 +200,7 @@ impl World {
         let ends: Vec<(u64, bool)> = self
             .conns
             .iter()
-            .flat_map(|(id, conn)| {
-                [(*id, true, here(&conn.node)), (*id, false, here(&conn.office))]
-            })
+            .flat_map(|(id, conn)| [(*id, true, here(&conn.node)), (*id, false, here(&conn.office))])
             .filter(|(.., is)| *is)
             .map(|(id, by_node, _)| (id, by_node))
             .collect();
@@ -259,7 +257,8 @@ impl World {
         if daemon.conn.is_some() {
             return;
         }
-        let reached = !self.blocked.contains(&(machine, target)) && !self.blocked.contains(&(target, machine));
+        let reached =
+            !self.blocked.contains(&(machine, target)) && !self.blocked.contains(&(target, machine));
         let there = &self.machines[target];
         let asked = there.daemon.as_ref().filter(|_| reached && !there.suspended && there.powered);
         match asked.map(Daemon::term_in_office) {

@@ -284,7 +284,9 @@ impl World {
         let conns: Vec<u64> = self
             .conns
             .iter()
-            .filter(|(_, conn)| conn.office.machine == machine && conn.office.life == life && conn.term == term)
+            .filter(|(_, conn)| {
+                conn.office.machine == machine && conn.office.life == life && conn.term == term
+            })
             .map(|(id, _)| *id)
             .collect();
         for conn in conns {

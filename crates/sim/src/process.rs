@@ -14,7 +14,9 @@ use crate::world::{Event, ToDaemon, World};
 #[derive(Clone, Copy, Debug)]
 pub enum ProcessEvent {
     /// Its launch, asked for by this life of the daemon, is through.
-    Born { life: u64 },
+    Born {
+        life: u64,
+    },
     Exits(Exit),
     /// Its keeper looks at the fence.
     Fence,
@@ -49,8 +51,8 @@ pub struct Live {
     ignores_signals: bool,
     /// Its keeper kills it then.
     fence: Option<u64>,
-    /// It was told to stop by an order.
-    pub told_to_stop: bool,
+    /// When it was told to stop by an order.
+    pub told_to_stop: Option<u64>,
 }
 
 /// What a new life of the daemon finds.
@@ -102,7 +104,8 @@ impl World {
         if alive {
             self.fail(11, format!("m{machine} launches {id} while its process lives"));
         }
-        let slow = !self.calm && self.rng.chance(self.swarm.process.slow);
+        // Without keepers nothing stops a launch that is under way when the fence comes.
+        let slow = !self.calm && self.swarm.keepers && self.rng.chance(self.swarm.process.slow);
         let delay = if slow { self.rng.between(500, 5000) } else { self.rng.between(5, 100) };
         let (boot, life) = (self.machines[machine].boot, self.machines[machine].life);
         self.after(delay, Event::Process { machine, boot, id, run, what: ProcessEvent::Born { life } });
@@ -184,7 +187,7 @@ impl World {
             sick,
             ignores_signals: !self.calm && self.rng.chance(faults.hangs_on_stop),
             fence: (what.spec.is_fenced() && self.swarm.keepers).then_some(lease),
-            told_to_stop: false,
+            told_to_stop: None,
         }
     }
 
@@ -262,7 +265,9 @@ impl World {
                     adopted = true;
                     Process::Running { pid: live.pid, ports: live.ports.clone() }
                 }
-                State::Ended { exit } => Process::Ended { exit: *exit, memory_exceeded: false, message: None },
+                State::Ended { exit } => {
+                    Process::Ended { exit: *exit, memory_exceeded: false, message: None }
+                }
                 State::Lost => Process::Lost { message: "the machine was restarted".to_owned() },
             };
             (*id, FoundProcess { note: slot.note, run: slot.run.clone(), runs: slot.runs, process })
@@ -293,7 +298,9 @@ impl World {
 
     pub fn check_process(&mut self, machine: usize, id: InstanceId, run: u32) {
         let now = self.now;
-        let Some(slot) = self.machines[machine].slots.get(&id).filter(|slot| slot.runs == run) else { return };
+        let Some(slot) = self.machines[machine].slots.get(&id).filter(|slot| slot.runs == run) else {
+            return;
+        };
         let Some(live) = slot.live() else { return };
         let sick = !self.calm && live.sick.is_some_and(|(from, to)| (from..to).contains(&now));
         let passed = (self.calm || live.healthy_from <= now) && !sick;

@@ -121,8 +121,12 @@ impl Swarm {
 
     fn draw_faults(&mut self, rng: &mut Rng) {
         let mut some = |chance: u64, max: u64| if rng.chance(chance) { rng.between(1, max) } else { 0 };
-        self.net =
-            NetFaults { loss: some(300, 60), duplicate: some(300, 60), reorder: some(300, 60), slow: some(500, 50) };
+        self.net = NetFaults {
+            loss: some(300, 60),
+            duplicate: some(300, 60),
+            reorder: some(300, 60),
+            slow: some(500, 50),
+        };
         self.store = StoreFaults {
             answer_lost: some(400, 60),
             request_lost: some(400, 60),

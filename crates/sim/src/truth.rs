@@ -109,12 +109,16 @@ impl World {
         }
         for other in 0..self.machines.len() {
             let twin = self.machines[other].slots.iter().find(|(twin, slot)| {
-                let same = run.volume.is_some() && slot.run.volume.as_ref().map(|v| &v.id) == run.volume.as_ref().map(|v| &v.id);
+                let same = run.volume.is_some()
+                    && slot.run.volume.as_ref().map(|v| &v.id) == run.volume.as_ref().map(|v| &v.id);
                 **twin != id && same && self.lives(other, **twin)
             });
             if let Some((twin, _)) = twin {
                 let twin = *twin;
-                self.fail(11, format!("{id} starts on m{machine}, {twin} lives on m{other} on the same volume"));
+                self.fail(
+                    11,
+                    format!("{id} starts on m{machine}, {twin} lives on m{other} on the same volume"),
+                );
             }
         }
         let here = &self.machines[machine];
@@ -130,10 +134,11 @@ impl World {
     pub fn check_stop(&mut self, machine: usize, id: InstanceId) {
         let desired = self.mirror.instance(id).map(|instance| instance.desired);
         let daemon = self.machines[machine].daemon.as_ref();
-        let (lease_until, lapsed_at) = daemon.map_or((0, 0), |daemon| (daemon.lease_until, daemon.lapsed_at));
+        let (lease_until, leased_since) =
+            daemon.map_or((0, 0), |daemon| (daemon.lease_until, daemon.leased_since));
         let Some(slot) = self.machines[machine].slots.get_mut(&id) else { return };
         // What was being launched when the fence came is stopped as soon as it runs.
-        let over = lease_until <= self.now || lapsed_at >= slot.launched_at;
+        let over = lease_until <= self.now || leased_since >= slot.launched_at;
         let fenced = slot.run.spec.is_fenced() && over;
         if desired != Some(Desired::Stopped) {
             if fenced {
@@ -144,7 +149,7 @@ impl World {
             return;
         }
         if let crate::process::State::Live(live) = &mut slot.state {
-            live.told_to_stop = true;
+            live.told_to_stop = Some(self.now);
         }
         for edge in 0..self.machines.len() {
             let Some(daemon) = self.machines[edge].daemon.as_ref() else { continue };
@@ -160,11 +165,15 @@ impl World {
 
     /// A client was connected to an instance.
     pub fn check_copy(&mut self, edge: usize, id: InstanceId) {
-        let leased = self.machines[edge].daemon.as_ref().is_some_and(|d| d.lease_until > self.now);
+        // An edge whose lease had run out was not waited for.
+        let since =
+            self.machines[edge].daemon.as_ref().map(|daemon| (daemon.leased_since, daemon.lease_until));
         let stopping = self.machines.iter().any(|machine| {
-            machine.slots.get(&id).and_then(|slot| slot.live()).is_some_and(|live| live.told_to_stop)
+            let live = machine.slots.get(&id).and_then(|slot| slot.live());
+            let told_at = live.and_then(|live| live.told_to_stop);
+            told_at.zip(since).is_some_and(|(at, (from, until))| from <= at && self.now < until)
         });
-        if leased && stopping {
+        if stopping {
             self.fail(15, format!("the edge on m{edge} connects a client to {id}, which was told to stop"));
         }
     }
@@ -184,8 +193,7 @@ impl World {
                     _ => None,
                 });
             }
-            let draining =
-                coordinator.cluster().instances_of(ix).filter(|i| i.desired == Desired::Draining);
+            let draining = coordinator.cluster().instances_of(ix).filter(|i| i.desired == Desired::Draining);
             if draining.map(|instance| coordinator.edges_left(instance.id)).sum::<usize>() > 0 {
                 hits.push("edge waited for");
             }

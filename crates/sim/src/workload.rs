@@ -136,7 +136,8 @@ impl World {
         let may = self.workload.may_be(name);
         // A service on its way out cannot be applied anew before it is gone: both are `None`.
         if !may.contains(&is) {
-            let show = |wish: &Wish| wish.as_ref().map_or("none".to_owned(), |(count, _)| format!("count {count}"));
+            let show =
+                |wish: &Wish| wish.as_ref().map_or("none".to_owned(), |(count, _)| format!("count {count}"));
             let may: Vec<String> = may.iter().map(show).collect();
             self.fail(14, format!("{name} is {} in the store and should be one of {may:?}", show(&is)));
         }
@@ -159,7 +160,10 @@ impl World {
                 let count = self.rng.below(5) as u32;
                 let after = before.iter().map(|wish| wish.as_ref().map(|(_, spec)| (count, spec.clone())));
                 let after = after.collect();
-                (About::Service { name: name.clone(), before, after }, Request::Scale { service: name, count })
+                (
+                    About::Service { name: name.clone(), before, after },
+                    Request::Scale { service: name, count },
+                )
             }
             70..77 => {
                 self.cover.hit("service removed");

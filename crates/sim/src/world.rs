@@ -28,22 +28,60 @@ const CHECK_EVERY: u64 = 32;
 /// What happens at some time.
 #[derive(Clone, Debug)]
 pub enum Event {
-    Daemon { machine: usize, life: u64, input: ToDaemon },
-    Process { machine: usize, boot: u64, id: InstanceId, run: u32, what: ProcessEvent },
-    Deliver { conn: u64, up: bool, message: Message },
-    Store { machine: usize, life: u64, op: StoreOp },
+    Daemon {
+        machine: usize,
+        life: u64,
+        input: ToDaemon,
+    },
+    Process {
+        machine: usize,
+        boot: u64,
+        id: InstanceId,
+        run: u32,
+        what: ProcessEvent,
+    },
+    Deliver {
+        conn: u64,
+        up: bool,
+        message: Message,
+    },
+    Store {
+        machine: usize,
+        life: u64,
+        op: StoreOp,
+    },
     /// A transaction whose answer was lost lands after all.
-    StoreLate { term: Term, head: u64, ops: Vec<coordinator::Op> },
-    StartDaemon { machine: usize },
-    ResumeDaemon { machine: usize },
-    WakeMachine { machine: usize },
-    PowerOn { machine: usize },
-    Unblock { pairs: Vec<(usize, usize)> },
-    ReconnectStore { machine: usize },
-    Recover { machine: usize },
+    StoreLate {
+        term: Term,
+        head: u64,
+        ops: Vec<coordinator::Op>,
+    },
+    StartDaemon {
+        machine: usize,
+    },
+    ResumeDaemon {
+        machine: usize,
+    },
+    WakeMachine {
+        machine: usize,
+    },
+    PowerOn {
+        machine: usize,
+    },
+    Unblock {
+        pairs: Vec<(usize, usize)>,
+    },
+    ReconnectStore {
+        machine: usize,
+    },
+    Recover {
+        machine: usize,
+    },
     Fault,
     Request,
-    GiveUpRequest { id: u64 },
+    GiveUpRequest {
+        id: u64,
+    },
     Client,
     Heal,
     LookWhetherQuiet,

@@ -188,7 +188,8 @@ impl Coordinator {
     fn registration_follows(&mut self, node: NodeIx, before: Option<&Node>) {
         let rec = &self.cluster.node(node).rec;
         let as_it_was = before.is_some_and(|old| {
-            (old.health, old.foreign, old.roles, old.capacity) == (rec.health, rec.foreign, rec.roles, rec.capacity)
+            (old.health, old.foreign, old.roles, old.capacity)
+                == (rec.health, rec.foreign, rec.roles, rec.capacity)
                 && old.labels == rec.labels
         });
         if as_it_was {

@@ -415,7 +415,17 @@ impl Local {
     /// What others see of it: a change of this is reported.
     pub fn shown(&self) -> impl PartialEq + use<> {
         let health = self.healthy_since.is_some() && self.ready;
-        (self.order, self.confirmed, self.actual(), self.runs, self.pid(), self.ports.clone(), self.reason, self.exit, health)
+        (
+            self.order,
+            self.confirmed,
+            self.actual(),
+            self.runs,
+            self.pid(),
+            self.ports.clone(),
+            self.reason,
+            self.exit,
+            health,
+        )
     }
 
     pub fn status(&self, instance: model::InstanceId, now: Time) -> Status {

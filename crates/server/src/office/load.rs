@@ -9,13 +9,13 @@ use tokio::sync::mpsc;
 const BATCHES_AHEAD: usize = 16;
 
 /// The state as of one moment.
-pub(super) struct Loaded {
+pub struct Loaded {
     pub cluster: Cluster,
     pub position: Position,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StateError {
+pub enum StateError {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error("the stored state cannot be read: {0}")]
@@ -27,7 +27,7 @@ pub(super) enum StateError {
 }
 
 /// Loads everything. Records are decoded in a thread of their own while more arrives.
-pub(super) async fn load(store: &dyn Store) -> Result<Loaded, StateError> {
+pub async fn load(store: &dyn Store) -> Result<Loaded, StateError> {
     let ranges: Vec<KeyRange> = load_ranges()
         .into_iter()
         .map(|(from, to)| KeyRange { start: from.into_bytes(), end: to.into_bytes() })

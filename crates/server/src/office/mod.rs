@@ -22,6 +22,7 @@ use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use handle::{NotCoordinator, OfficeHandle, Slice};
+pub use load::{Loaded, StateError, load};
 
 use crate::{events::EventLog, metrics::Metrics};
 

@@ -32,7 +32,11 @@ fn parse() -> Result<Args, String> {
             "--seed" => (args.from, args.seeds) = (number()?, 1),
             "--trace" => args.trace = true,
             "--coverage" => args.coverage = true,
-            other => return Err(format!("{other} is not known; there are --seeds, --from, --seed, --trace, --coverage")),
+            other => {
+                return Err(format!(
+                    "{other} is not known; there are --seeds, --from, --seed, --trace, --coverage"
+                ));
+            }
         }
     }
     Ok(args)

@@ -155,7 +155,12 @@ pub fn down() -> impl Strategy<Value = Down> {
     let stored = vec((instance(), any::<u64>()), 0..4);
     let body = prop_oneof![
         (any::<u64>(), timing(), any::<bool>()).prop_map(|(epoch, timing, foreign)| {
-            DownBody::Welcome(Welcome { epoch: ProcessEpoch(epoch), timing, foreign, api: "127.0.0.1:7070".into() })
+            DownBody::Welcome(Welcome {
+                epoch: ProcessEpoch(epoch),
+                timing,
+                foreign,
+                api: "127.0.0.1:7070".into(),
+            })
         }),
         (why, words()).prop_map(|(why, message)| DownBody::Refused { why, message }),
         (any::<u64>(), stored)

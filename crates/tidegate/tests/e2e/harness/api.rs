@@ -114,5 +114,7 @@ pub fn of_service(instances: &[InstanceView]) -> String {
 pub fn one_line(instance: &InstanceView) -> String {
     let InstanceView { id, node, release, desired, actual, pid, restarts, exit, .. } = instance;
     let reasons: Vec<_> = instance.reasons.iter().map(|r| format!("{}: {}", r.code, r.message)).collect();
-    format!("{id} r{release} on {node} {desired}/{actual} pid {pid:?} restarts {restarts} {exit:?} {reasons:?}")
+    format!(
+        "{id} r{release} on {node} {desired}/{actual} pid {pid:?} restarts {restarts} {exit:?} {reasons:?}"
+    )
 }

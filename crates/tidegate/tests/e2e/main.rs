@@ -1,0 +1,20 @@
+//! The real binary, real processes, a real etcd: what a person who tries it relies on.
+//!
+//! Every test waits for conditions and never for time. Each has ports and directories of its own, and
+//! leaves nothing behind: daemons and instances are ended by pid, also when the test fails.
+
+#![allow(clippy::unwrap_used)]
+
+mod bad_input;
+mod coordinator_kill;
+mod crash;
+mod daemon_kill;
+mod empty_store;
+mod fence;
+mod first_run;
+mod harness;
+mod logs_and_events;
+mod memory;
+mod node_kill;
+mod placing;
+mod rollout;
