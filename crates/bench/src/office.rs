@@ -26,10 +26,10 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
         api: "127.0.0.1:7070".into(),
     };
     let begun = Instant::now();
-    let (mut coordinator, outputs) = Coordinator::new(start, Time(10_000));
-    commit_all(&mut coordinator, outputs, Time(10_000));
+    let (mut coordinator, outputs) = Coordinator::new(start, Time(60_000));
+    commit_all(&mut coordinator, outputs, Time(60_000));
     report.line("taking_office_warm_1m", begun.elapsed().as_secs_f64(), "s", Bar::None);
-    let mut now = Time(10_000);
+    let mut now = Time(60_000);
     coordinator.handle(now, Input::OfficeHolds { until: Time(u64::MAX) });
     for (n, node) in nodes.iter().enumerate() {
         let hello = Hello {

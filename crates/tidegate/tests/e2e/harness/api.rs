@@ -111,7 +111,7 @@ pub fn of_service(instances: &[InstanceView]) -> String {
     instances.iter().map(one_line).collect::<Vec<_>>().join("; ")
 }
 
-pub fn one_line(instance: &InstanceView) -> String {
+fn one_line(instance: &InstanceView) -> String {
     let InstanceView { id, node, release, desired, actual, pid, restarts, exit, .. } = instance;
     let reasons: Vec<_> = instance.reasons.iter().map(|r| format!("{}: {}", r.code, r.message)).collect();
     format!(

@@ -19,10 +19,10 @@ use tempfile::TempDir;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
-pub use api::{Api, of_service, one_line};
+pub use api::{Api, of_service};
 pub use daemon::{Daemon, Setup};
 pub use ports::free_port;
-pub use run::{Done, TIDEGATE, Talk, command, tidegate, web, with_program};
+pub use run::{Done, TIDEGATE, Talk, tidegate, web, with_program};
 
 /// How long a test waits for something that must happen. Generous: machines are slow and shared.
 pub const PATIENCE: Duration = Duration::from_secs(60);

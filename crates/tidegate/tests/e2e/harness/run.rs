@@ -21,7 +21,7 @@ pub struct Done {
     pub stderr: String,
 }
 
-pub fn command(dir: &Path, addr: &str, args: &[&str]) -> Command {
+fn command(dir: &Path, addr: &str, args: &[&str]) -> Command {
     let mut command = Command::new(TIDEGATE);
     command.args(args).current_dir(dir).env("TIDEGATE_ADDR", addr).env_remove("RUST_LOG");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
