@@ -1,6 +1,8 @@
 //! One write to the state.
 
-use crate::{AuditEntry, Instance, InstanceId, Meta, Node, NodeId, Service, ServiceName, Volume, VolumeId};
+use crate::{
+    AuditEntry, Drain, Instance, InstanceId, Meta, Node, NodeId, Service, ServiceName, Volume, VolumeId,
+};
 
 /// What [`crate::Cluster::apply`] takes and the store keeps. Whole records: what is stored never
 /// depends on what was there before.
@@ -16,6 +18,8 @@ pub enum Change {
     VolumeGone(VolumeId),
     Audit(AuditEntry),
     AuditGone(u64),
+    Drain(Drain),
+    DrainGone(u64),
 }
 
 /// Which record a change writes.
@@ -27,6 +31,7 @@ pub enum Key {
     Instance(InstanceId),
     Volume(VolumeId),
     Audit(u64),
+    Drain(u64),
 }
 
 impl Change {
@@ -42,6 +47,8 @@ impl Change {
             Change::VolumeGone(id) => Key::Volume(id.clone()),
             Change::Audit(entry) => Key::Audit(entry.number),
             Change::AuditGone(number) => Key::Audit(*number),
+            Change::Drain(drain) => Key::Drain(drain.epoch),
+            Change::DrainGone(epoch) => Key::Drain(*epoch),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    AuditEntry, Change, Instance, InstanceId, Meta, Node, NodeId, NodeIx, PlaceIndex, Resources, Service,
-    ServiceIx, ServiceName, Volume, VolumeId, index,
+    AuditEntry, Change, Drain, DrainState, Instance, InstanceId, Meta, Node, NodeDrain, NodeId, NodeIx,
+    PlaceIndex, Resources, Service, ServiceIx, ServiceName, Volume, VolumeId, index,
 };
 
 /// A node with what is on it.
@@ -15,6 +15,25 @@ pub struct NodeEntry {
     pub instances: BTreeSet<InstanceId>,
     /// What the instances that are not over take.
     pub used: Resources,
+    /// The unfinished drain that names it.
+    pub drain: Option<NodeDrain>,
+}
+
+impl NodeEntry {
+    /// Nothing may be placed here: by the operator's intent, or because an unfinished drain names it.
+    pub fn is_closed(&self) -> bool {
+        self.rec.is_closed() || self.drain.is_some()
+    }
+
+    /// Whether new work may be placed here at all.
+    pub fn may_place(&self) -> bool {
+        self.rec.may_place() && self.drain.is_none()
+    }
+
+    /// Its turn in a drain has come.
+    pub fn is_draining(&self) -> bool {
+        self.drain.as_ref().is_some_and(|drain| drain.draining)
+    }
 }
 
 /// A service with its instances.
@@ -37,6 +56,7 @@ pub struct Cluster {
     instances: BTreeMap<InstanceId, Instance>,
     volumes: BTreeMap<VolumeId, Volume>,
     audit: BTreeMap<u64, AuditEntry>,
+    drains: BTreeMap<u64, Drain>,
     place: PlaceIndex,
 }
 
@@ -123,6 +143,22 @@ impl Cluster {
         self.audit.values()
     }
 
+    /// All drains, oldest first, finished ones too.
+    pub fn drains(&self) -> impl DoubleEndedIterator<Item = &Drain> {
+        self.drains.values()
+    }
+
+    pub fn drain(&self, epoch: u64) -> Option<&Drain> {
+        self.drains.get(&epoch)
+    }
+
+    /// The present or last drain that names a node.
+    pub fn last_drain_of(&self, node: &str) -> Option<&Drain> {
+        let naming = |drain: &&Drain| drain.part(node).is_some();
+        let unfinished = |drain: &&Drain| drain.part(node).is_some_and(|part| part.ending().is_none());
+        self.drains.values().rev().find(unfinished).or_else(|| self.drains.values().rev().find(naming))
+    }
+
     pub fn place_index(&self) -> &PlaceIndex {
         &self.place
     }
@@ -153,14 +189,23 @@ impl Cluster {
             Change::AuditGone(number) => {
                 self.audit.remove(number);
             }
+            Change::Drain(drain) => self.put_drain(drain),
+            Change::DrainGone(epoch) => {
+                self.drains.remove(epoch);
+            }
         }
     }
 
     fn put_node(&mut self, node: &Node) {
         let Some(ix) = self.node_ix.get(&node.id).copied() else {
             let ix = NodeIx(self.nodes.len() as u32);
-            let entry =
-                NodeEntry { rec: node.clone(), instances: BTreeSet::new(), used: Resources::default() };
+            let entry = NodeEntry {
+                rec: node.clone(),
+                instances: BTreeSet::new(),
+                used: Resources::default(),
+                // Records are loaded in any order: its drain may have come first.
+                drain: self.drain_naming(&node.id),
+            };
             self.place.insert(ix, &entry);
             self.nodes.push(entry);
             self.node_ix.insert(node.id.clone(), ix);
@@ -170,6 +215,34 @@ impl Cluster {
         self.place.remove(ix, entry);
         entry.rec = node.clone();
         self.place.insert(ix, entry);
+    }
+
+    fn put_drain(&mut self, drain: &Drain) {
+        self.drains.insert(drain.epoch, drain.clone());
+        for part in &drain.nodes {
+            let Some(ix) = self.node_ix.get(&part.node).copied() else { continue };
+            let now = self.drain_naming(&part.node);
+            let entry = &mut self.nodes[ix.0 as usize];
+            if entry.drain != now {
+                self.place.remove(ix, entry);
+                entry.drain = now;
+                self.place.insert(ix, entry);
+            }
+        }
+    }
+
+    fn drain_naming(&self, node: &NodeId) -> Option<NodeDrain> {
+        let mut parts =
+            self.drains.values().filter_map(|drain| Some((drain.epoch, drain.part(node.as_str())?)));
+        let (epoch, part) = parts.find(|(_, part)| part.ending().is_none())?;
+        Some(NodeDrain {
+            epoch,
+            draining: part.state == DrainState::Draining,
+            deadline_reached: part.deadline_reached,
+            ignore_system: part.options.ignore_system,
+            ack_stateful: part.options.ack_stateful,
+            include_stateful: part.options.include_stateful,
+        })
     }
 
     fn put_service(&mut self, service: &Service) {

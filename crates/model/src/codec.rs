@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    Actual, AuditEntry, Change, Cluster, Code, Desired, Exit, Instance, InstanceId, Key, Meta, Node, Service,
-    ServiceName, Time, Volume, VolumeId,
+    Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Instance, InstanceId, Key, Meta, Node,
+    Service, ServiceName, Time, Volume, VolumeId,
 };
 
 /// The version that this binary writes, first byte of every value.
@@ -66,6 +66,7 @@ pub fn key_of(key: &Key) -> String {
         Key::Instance(id) => format!("i/{:02x}/{:016x}", shard(*id), id.0),
         Key::Volume(id) => format!("v/{id}"),
         Key::Audit(number) => format!("a/{number:016x}"),
+        Key::Drain(epoch) => format!("d/{epoch:016x}"),
     }
 }
 
@@ -77,7 +78,7 @@ fn shard(id: InstanceId) -> u8 {
 /// The disjoint ranges `[from, to)` that hold all records. The first is small and holds everything
 /// that instances refer to.
 pub fn load_ranges() -> Vec<(String, String)> {
-    let mut ranges = vec![("m/".into(), "n0".into()), ("s/".into(), "w".into()), ("a/".into(), "b".into())];
+    let mut ranges = vec![("m/".into(), "n0".into()), ("s/".into(), "w".into()), ("a/".into(), "e".into())];
     ranges.extend((0..=255u32).map(|shard| {
         let to = if shard == 255 { "j".to_owned() } else { format!("i/{:02x}", shard + 1) };
         (format!("i/{shard:02x}"), to)
@@ -94,9 +95,12 @@ pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<
         Change::Instance(instance) => Some(encode_instance(cluster, instance)),
         Change::Volume(volume) => Some(encode(volume)),
         Change::Audit(entry) => Some(encode(entry)),
-        Change::ServiceGone(_) | Change::InstanceGone(_) | Change::VolumeGone(_) | Change::AuditGone(_) => {
-            None
-        }
+        Change::Drain(drain) => Some(encode(drain)),
+        Change::ServiceGone(_)
+        | Change::InstanceGone(_)
+        | Change::VolumeGone(_)
+        | Change::AuditGone(_)
+        | Change::DrainGone(_) => None,
     };
     (key_of(&change.key()), value)
 }
@@ -141,6 +145,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             "s" => Ok(Change::ServiceGone(ServiceName::new(rest))),
             "v" => Ok(Change::VolumeGone(VolumeId::new(rest))),
             "i" => Ok(Change::InstanceGone(instance_id(rest).ok_or_else(unknown)?)),
+            "d" => Ok(Change::DrainGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
             "a" => Ok(Change::AuditGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
             _ => Err(unknown()),
         };
@@ -159,6 +164,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             }
         }
         "v" => Ok(Change::Volume(decode::<Volume>(key, value)?)),
+        "d" => Ok(Change::Drain(decode::<Drain>(key, value)?)),
         "a" => Ok(Change::Audit(decode::<AuditEntry>(key, value)?)),
         "i" => decode_instance(cluster, key, instance_id(rest).ok_or_else(unknown)?, value),
         _ => Err(unknown()),

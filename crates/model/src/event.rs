@@ -16,6 +16,12 @@ pub enum EventKind {
     RolloutChanged,
     VolumeMoved,
     CoordinatorElected,
+    DrainStarted,
+    DrainProgressed,
+    DrainBlocked,
+    DrainStalled,
+    DrainEnded,
+    DrainCancelled,
 }
 
 impl EventKind {
@@ -31,6 +37,12 @@ impl EventKind {
             EventKind::RolloutChanged => "service.rollout_changed",
             EventKind::VolumeMoved => "volume.moved",
             EventKind::CoordinatorElected => "coordinator.elected",
+            EventKind::DrainStarted => "drain.started",
+            EventKind::DrainProgressed => "drain.progressed",
+            EventKind::DrainBlocked => "drain.blocked",
+            EventKind::DrainStalled => "drain.stalled",
+            EventKind::DrainEnded => "drain.ended",
+            EventKind::DrainCancelled => "drain.cancelled",
         }
     }
 }

@@ -67,7 +67,7 @@ impl PlaceIndex {
 }
 
 fn candidate(ix: NodeIx, node: &NodeEntry) -> Option<Candidate> {
-    node.rec.may_place().then(|| Candidate { utilisation: utilisation(node), id: node.rec.id.clone(), ix })
+    node.may_place().then(|| Candidate { utilisation: utilisation(node), id: node.rec.id.clone(), ix })
 }
 
 /// The fuller of memory and CPU, in steps. CPU may exceed its capacity: it only weighs.

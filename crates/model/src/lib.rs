@@ -9,6 +9,7 @@
 mod change;
 mod cluster;
 mod codec;
+mod drain;
 mod event;
 mod ids;
 mod index;
@@ -25,6 +26,7 @@ pub mod units;
 pub use change::{Change, Key};
 pub use cluster::{Cluster, NodeEntry, ServiceEntry};
 pub use codec::{CodecError, decode_record, encode_change, key_of, load_ranges};
+pub use drain::{Drain, DrainNode, DrainOptions, DrainState, Ending, NodeDrain, Return, Then};
 pub use event::{Event, EventKind};
 pub use ids::{
     ClusterId, InstanceId, Life, NodeId, NodeIx, ParseIdError, ProcessEpoch, ServiceIx, ServiceName, Term,

@@ -120,6 +120,14 @@ codes! {
     BackendError = "backend_error", "see the message: it holds the backend's words";
     /// The store that holds the cluster's state is out of space.
     StoreSpace = "store_space", "raise etcd's quota or compact and defragment it, then disarm its alarm";
+    /// System instances leave a draining node last, when nothing else is left on it.
+    SystemLast = "system_last", "wait; see what else is left";
+    /// It was told to go and its node has not said that it has.
+    Stopping = "stopping", "wait";
+    /// Its node waits for its turn: other nodes are draining.
+    DrainQueued = "drain_queued", "wait, or raise drain.nodes_at_once";
+    /// Nothing has left the node for a while.
+    DrainStalled = "drain_stalled", "see what waits and what blocks";
 }
 
 impl fmt::Display for Code {

@@ -13,6 +13,8 @@ pub struct Meta {
     pub instance_ids_reserved: u64,
     /// The number of the next audit entry.
     pub audit_next: u64,
+    /// The epoch of the last drain.
+    pub drain_epoch: u64,
 }
 
 /// A directory on a node that outlives instances. The instance of its slot stays on its home node.

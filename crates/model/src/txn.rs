@@ -1,6 +1,9 @@
 //! A group of changes that is applied while it is being made, with the events that tell of them.
 
-use crate::{Change, Cluster, Event, EventKind, Instance, Node, RolloutState, Service, Time};
+use crate::{
+    Change, Cluster, Drain, DrainNode, DrainState, Ending, Event, EventKind, Instance, Node, RolloutState,
+    Service, Time,
+};
 
 /// Applies each change at once, so that the next decision sees it, and keeps them in order for the
 /// store.
@@ -32,11 +35,13 @@ impl<'a> Txn<'a> {
                     self.note(EventKind::VolumeMoved, format!("volume/{}", volume.id), message, fields);
                 }
             }
+            Change::Drain(drain) => self.note_drain(drain),
             Change::Meta(_)
             | Change::InstanceGone(_)
             | Change::VolumeGone(_)
             | Change::Audit(_)
-            | Change::AuditGone(_) => {}
+            | Change::AuditGone(_)
+            | Change::DrainGone(_) => {}
         }
         self.cluster.apply(&change);
         self.changes.push(change);
@@ -118,6 +123,54 @@ impl<'a> Txn<'a> {
         }
     }
 
+    fn note_drain(&mut self, drain: &Drain) {
+        let before = self.cluster.drain(drain.epoch).cloned();
+        for part in &drain.nodes {
+            let old = before.as_ref().and_then(|drain| drain.part(part.node.as_str()));
+            let unit = format!("node/{}", part.node);
+            let fields = || {
+                let done = format!("{}/{}", part.done, part.total);
+                vec![
+                    ("epoch", drain.epoch.to_string()),
+                    ("state", part.state_str().to_owned()),
+                    ("done", done),
+                ]
+            };
+            match (old.map(|old| old.state), part.state) {
+                (was, now) if was == Some(now) => {
+                    if old.is_some_and(|old| old.done < part.done) {
+                        let message = format!("{} of {} units have left", part.done, part.total);
+                        self.note(EventKind::DrainProgressed, unit.clone(), message, fields());
+                    }
+                    if part.blocked && old.is_some_and(|old| !old.blocked) {
+                        let message = "something needs a person".to_owned();
+                        self.note(EventKind::DrainBlocked, unit.clone(), message, fields());
+                    }
+                    if part.stalled && old.is_some_and(|old| !old.stalled) {
+                        let message =
+                            format!("nothing has left for a while; {} of {} have", part.done, part.total);
+                        self.note(EventKind::DrainStalled, unit, message, fields());
+                    }
+                }
+                (_, DrainState::Queued) => {
+                    let message = format!("drain {} is queued", drain.epoch);
+                    self.note(EventKind::NodeStateChanged, unit, message, fields());
+                }
+                (_, DrainState::Draining) => {
+                    let message = format!("drain {} begins with {} units", drain.epoch, part.total);
+                    self.note(EventKind::DrainStarted, unit, message, fields());
+                }
+                (_, DrainState::Ended(Ending::Cancelled)) => {
+                    let message = format!("drain {} is cancelled", drain.epoch);
+                    self.note(EventKind::DrainCancelled, unit, message, fields());
+                }
+                (_, DrainState::Ended(_)) => {
+                    self.note(EventKind::DrainEnded, unit, ended(drain, part), fields())
+                }
+            }
+        }
+    }
+
     fn note_service(&mut self, service: &Service) {
         let before = self.cluster.service_by_name(service.name.as_str());
         let before = before.map(|old| (old.rec.release, old.rec.count, old.rec.rollout.state.clone()));
@@ -154,4 +207,9 @@ impl std::ops::Deref for Txn<'_> {
     fn deref(&self) -> &Cluster {
         self.cluster
     }
+}
+
+fn ended(drain: &Drain, part: &DrainNode) -> String {
+    let late = if part.deadline_reached { ", deadline reached" } else { "" };
+    format!("drain {} ended: {}{late}", drain.epoch, part.state_str())
 }

@@ -4,12 +4,13 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use model::{
-    Actual, Change, Cluster, Code, Desired, Instance, InstanceId, Intent, Kind, Millis, NodeIx, Reason,
-    Service, ServiceIx, ServiceSpec, Time, Txn,
+    Actual, Change, Cluster, Code, Desired, Instance, InstanceId, Kind, Millis, NodeIx, Reason, Service,
+    ServiceIx, ServiceSpec, Time, Txn,
 };
 
 use crate::{
     Ids, Placer, Wait,
+    drain::{Leave, must_leave},
     place::{fits, short_by},
     rollout, slots, stateless, system,
 };
@@ -187,7 +188,7 @@ impl Plan<'_, '_> {
     /// Places one instance on a given node.
     pub fn place_on(&mut self, release: u32, node: NodeIx, slot: Option<u32>) -> Result<(), NotPlaced> {
         let spec = self.service_rec().spec_of(release).clone();
-        if !self.txn.node(node).rec.may_place() {
+        if !self.txn.node(node).may_place() {
             return Err(NotPlaced::Wait(Wait::NoEligibleNode));
         }
         if !self.txn.node(node).rec.satisfies(&spec.constraints) {
@@ -299,14 +300,9 @@ impl Plan<'_, '_> {
         }
     }
 
-    /// Its node is closed: it has to leave.
-    pub fn on_closed_node(&self, instance: &Instance) -> bool {
-        self.txn.node(instance.node).rec.is_closed()
-    }
-
-    /// Its node was disabled: it leaves without its replacement being waited for.
-    pub fn is_forced_out(&self, instance: &Instance) -> bool {
-        self.txn.node(instance.node).rec.intent == Intent::Disabled
+    /// Whether it must leave its node, and how.
+    pub fn leave(&self, instance: &Instance) -> Leave {
+        must_leave(self.txn, instance)
     }
 }
 

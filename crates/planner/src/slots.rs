@@ -7,6 +7,7 @@ use model::{Change, Code, Instance, InstanceId, Kind, NodeIx, RolloutState, Serv
 
 use crate::{
     Wait,
+    drain::Leave,
     reconcile::{NotPlaced, Plan, is_proven},
     rollout::{self, Progress},
 };
@@ -87,7 +88,7 @@ fn retire(plan: &mut Plan<'_, '_>, slots: &BTreeMap<u32, Slot>, count: u32) {
             && instance.release == rec.release
             && !instance.is_available()
             && rec.healthy.is_some_and(|healthy| healthy != rec.release);
-        if *number >= count || fallen || (!stateful && plan.is_forced_out(instance)) {
+        if *number >= count || fallen || plan.leave(instance) == Leave::Now {
             plan.retire(id, fallen.then_some(Code::Unhealthy));
         } else if !instance.is_wanted() || (current && !is_proven(instance, rec.spec(), plan.now)) {
             in_flight += 1;
@@ -162,7 +163,13 @@ fn place_at_home(plan: &mut Plan<'_, '_>, release: u32, slot: u32) -> Result<(),
     };
     let home = plan.cluster().node_ix(volume.home.as_str());
     let Some(home) = home else { return Err(NotPlaced::Wait(Wait::NoEligibleNode)) };
-    let node = &plan.cluster().node(home).rec;
+    let (node, closed) = (&plan.cluster().node(home).rec, plan.cluster().node(home).is_closed());
+    if closed && !node.is_offline() {
+        let message = format!("volume {} is on {}, which is closed", volume.id, node.id);
+        plan.reason(Code::VolumeLocal, None, None, message);
+        plan.out.starved = true;
+        return Ok(());
+    }
     if node.is_offline() {
         let message = format!("volume {} is on {}, which is offline", volume.id, node.id);
         let since = node.health_since;

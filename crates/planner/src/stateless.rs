@@ -3,12 +3,20 @@
 //! With surge a healthy instance comes before an old one goes; without, at most `max_parallel` are
 //! missing at a time and no second copy starts before the first is known to have stopped.
 
-use model::{Actual, Code, Instance, InstanceId, RolloutState};
+use std::{cmp::Reverse, collections::BTreeSet};
+
+use model::{Actual, Code, Instance, InstanceId, Millis, RolloutState};
 
 use crate::{
+    drain::Leave,
     reconcile::{Plan, is_proven},
     rollout::{self, Progress},
 };
+
+/// Replacements on a drain's behalf that failed before a person is asked for.
+const REPLACEMENT_TRIES_MAX: usize = 3;
+/// How far back those are counted.
+const REPLACEMENT_WINDOW: Millis = Millis::secs(3600);
 
 /// An instance that is wanted, as far as replacing it is concerned.
 #[derive(Clone, Debug)]
@@ -20,12 +28,17 @@ struct Member {
     newest: bool,
     available: bool,
     proven: bool,
-    forced: bool,
+    leave: Leave,
+    /// It was to replace one that stays after all.
+    spare: bool,
+    /// Somebody is on the way to replace it.
+    replaced: bool,
     crowd: u32,
 }
 
 pub(crate) fn plan(plan: &mut Plan<'_, '_>) {
     drop_failed_release(plan);
+    drop_unhealthy_replacements(plan);
     retire_surplus(plan);
     let missing_code = fill(plan);
     let members = members(plan);
@@ -50,17 +63,29 @@ fn members(plan: &Plan<'_, '_>) -> Vec<Member> {
     let rec = plan.service_rec();
     let failed = matches!(rec.rollout.state, RolloutState::Failed { .. });
     let entry_on = plan.cluster().service(plan.service).map(|entry| &entry.on);
+    let coming: BTreeSet<InstanceId> = plan
+        .instances()
+        .filter(|instance| instance.is_wanted())
+        .filter_map(|instance| instance.replaces)
+        .collect();
+    let stays = |id: InstanceId| {
+        let instance = plan.cluster().instance(id).filter(|instance| instance.is_wanted());
+        instance.is_some_and(|i| plan.leave(i) == Leave::No && (i.release == rec.release || failed))
+    };
     let member = |instance: &Instance| {
+        let leave = plan.leave(instance);
         let newest = instance.release == rec.release;
         // Once a release has failed nothing is replaced for its release's sake.
         let release_ok = newest || failed;
         Member {
             id: instance.id,
-            current: release_ok && !plan.on_closed_node(instance),
+            current: release_ok && leave == Leave::No,
             newest,
             available: instance.is_available(),
             proven: is_proven(instance, rec.spec_of(instance.release), plan.now),
-            forced: plan.is_forced_out(instance),
+            leave,
+            spare: instance.replaces.is_some_and(stays),
+            replaced: coming.contains(&instance.id),
             crowd: entry_on.and_then(|on| on.get(&instance.node)).copied().unwrap_or(0),
         }
     };
@@ -86,16 +111,61 @@ fn drop_failed_release(plan: &mut Plan<'_, '_>) {
     }
 }
 
-/// More than asked for: the old go first, then the unavailable, then from where most are.
+/// A replacement that does not get healthy is tried on another node; the one it was to replace stays.
+fn drop_unhealthy_replacements(plan: &mut Plan<'_, '_>) {
+    let deadline = plan.service_rec().spec().migrate.healthy_deadline;
+    let moved = |instance: &&Instance| {
+        let old = instance.replaces.and_then(|old| plan.cluster().instance(old));
+        old.is_some_and(|old| old.is_wanted() && plan.leave(old) == Leave::Move)
+    };
+    let waiting = plan.instances().filter(|i| i.is_wanted() && !i.is_available()).filter(moved);
+    let waiting: Vec<(InstanceId, model::Time)> = waiting.map(|i| (i.id, i.created_at + deadline)).collect();
+    for (id, due) in waiting {
+        if due <= plan.now {
+            plan.retire(id, Some(Code::Unhealthy));
+        } else {
+            plan.wake_at(due);
+        }
+    }
+}
+
+/// How many replacements of instances on draining nodes have failed lately.
+fn failed_replacements(plan: &Plan<'_, '_>, release: u32) -> usize {
+    let failed = plan.instances().filter(|instance| {
+        let failed = instance.actual == Actual::Failed || instance.reason == Some(Code::Unhealthy);
+        let lately = plan.now.since(instance.created_at) < REPLACEMENT_WINDOW;
+        failed
+            && lately
+            && !instance.is_wanted()
+            && instance.replaces.is_some()
+            && instance.release == release
+    });
+    failed.count()
+}
+
+/// How many of a service may be on the move: one budget for rollouts and drains.
+fn budget(plan: &Plan<'_, '_>, members: &[Member]) -> usize {
+    let spec = plan.service_rec().spec();
+    let moves = members.iter().any(|member| member.leave != Leave::No);
+    let updates = members.iter().any(|member| !member.current && member.leave == Leave::No);
+    let for_moves = if moves { spec.migrate.max_parallel } else { 0 };
+    let for_updates = if updates { spec.update.max_parallel } else { 0 };
+    for_moves.max(for_updates).max(1) as usize
+}
+
+/// More than asked for: the old go first, then those who were to replace what stays, then the
+/// unavailable, then from where most are.
 fn retire_surplus(plan: &mut Plan<'_, '_>) {
     let count = plan.service_rec().count as usize;
     let surge = surges(plan);
-    let max_parallel = plan.service_rec().spec().update.max_parallel as usize;
     let mut members = members(plan);
-    // What is forced out goes anyway: it must not count for what else may go.
+    let budget = budget(plan, &members);
     members.sort_by_key(|member| {
-        let forced_last = !member.forced;
-        (member.current, forced_last, member.available, std::cmp::Reverse((member.crowd, member.id)))
+        // Of the old, those that must leave their node go sooner.
+        let stays = member.leave == Leave::No;
+        // Of equals, those whose replacement has come.
+        let waits = (!member.replaced, Reverse((member.crowd, member.id)));
+        (member.current, stays, !member.spare, member.available, waits)
     });
     let proven_current = members.iter().filter(|member| member.current && member.proven).count();
     let mut old = members.iter().filter(|member| !member.current).count();
@@ -104,9 +174,10 @@ fn retire_surplus(plan: &mut Plan<'_, '_>) {
         let go = match (member.current, surge) {
             // Only what is beyond the count, and only once nothing old is left to go instead.
             (true, _) => old == 0 && total > count,
-            (false, _) if member.forced => true,
+            (false, _) if member.leave == Leave::Now => true,
+            // One that takes no connections anyway goes as soon as another stands in for it.
             (false, true) => total > count && proven_current + old > count,
-            (false, false) => count.saturating_sub(proven_current + old) < max_parallel,
+            (false, false) => count.saturating_sub(proven_current + old) < budget,
         };
         if go {
             plan.retire(member.id, None);
@@ -116,30 +187,42 @@ fn retire_surplus(plan: &mut Plan<'_, '_>) {
     }
 }
 
-/// What is missing, and with surge up to `max_parallel` more while old ones are to be replaced.
+/// What is missing, and with surge up to the budget more while old ones are to be replaced.
 fn fill(plan: &mut Plan<'_, '_>) -> Option<Code> {
     let (count, release) = (plan.service_rec().count as usize, plan.service_rec().release_to_place());
     let surge = surges(plan);
     let members = members(plan);
-    let replaced: Vec<InstanceId> =
-        members.iter().filter(|member| !member.current).map(|member| member.id).collect();
-    let (old, total) = (replaced.len(), members.len());
-    let places = match surge {
-        true => {
-            let extra = total.saturating_sub(count);
-            let max_parallel = plan.service_rec().spec().update.max_parallel as usize;
-            let for_old = old.saturating_sub(extra).min(max_parallel.saturating_sub(extra));
-            count.saturating_sub(total) + if count == 0 { 0 } else { for_old }
-        }
+    let old: Vec<&Member> = members.iter().filter(|member| !member.current).collect();
+    let total = members.len();
+    if !surge {
         // One that is on its way out still runs: its place is free when its node says so.
-        false => count.saturating_sub(total + leaving(plan)),
-    };
-    match plan.place(release, places, &replaced) {
+        let missing = count.saturating_sub(total + leaving(plan));
+        return placed(plan, release, missing, &[]);
+    }
+    let missing = count.saturating_sub(total);
+    let code = placed(plan, release, missing, &[]);
+    if code.is_some() || count == 0 || old.is_empty() {
+        return code;
+    }
+    let extra = total.saturating_sub(count);
+    let more = old.len().saturating_sub(extra).min(budget(plan, &members).saturating_sub(extra));
+    let mut replaced: Vec<&&Member> = old.iter().filter(|member| !member.replaced).collect();
+    replaced.sort_by_key(|member| (member.leave == Leave::No, member.id));
+    let moves = replaced.iter().take(more).any(|member| member.leave == Leave::Move);
+    if moves && failed_replacements(plan, release) >= REPLACEMENT_TRIES_MAX {
+        let message =
+            format!("{REPLACEMENT_TRIES_MAX} replacements did not get healthy; the old one keeps running");
+        plan.reason(Code::ReplacementUnhealthy, None, None, message);
+        return Some(Code::ReplacementUnhealthy);
+    }
+    let replaced: Vec<InstanceId> = replaced.into_iter().map(|member| member.id).collect();
+    placed(plan, release, more, &replaced)
+}
+
+fn placed(plan: &mut Plan<'_, '_>, release: u32, how_many: usize, replaces: &[InstanceId]) -> Option<Code> {
+    match plan.place(release, how_many, replaces) {
         Ok(()) => None,
-        Err(why) => {
-            let missing = places.min(count);
-            plan.explain(why, missing)
-        }
+        Err(why) => plan.explain(why, how_many),
     }
 }
 

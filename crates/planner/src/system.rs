@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use model::{Code, InstanceId, NodeIx, RolloutState};
 
 use crate::{
+    drain::Leave,
     reconcile::{NotPlaced, Plan, is_proven},
     rollout::{self, Progress},
 };
@@ -36,7 +37,7 @@ fn eligible(plan: &Plan<'_, '_>) -> Vec<NodeIx> {
     let rec = plan.service_rec();
     let constraints = &rec.spec_of(rec.release_to_place()).constraints;
     let nodes =
-        plan.cluster().nodes().filter(|(_, node)| node.rec.may_place() && node.rec.satisfies(constraints));
+        plan.cluster().nodes().filter(|(_, node)| node.may_place() && node.rec.satisfies(constraints));
     nodes.map(|(ix, _)| ix).collect()
 }
 
@@ -55,7 +56,7 @@ fn retire(plan: &mut Plan<'_, '_>, nodes: &[NodeIx], here: &BTreeMap<NodeIx, Ins
             && instance.release == rec.release
             && !instance.is_available()
             && rec.healthy.is_some_and(|healthy| healthy != rec.release);
-        if plan.is_forced_out(instance) || !node.satisfies(constraints) || fallen {
+        if plan.leave(instance) == Leave::Now || !node.satisfies(constraints) || fallen {
             plan.retire(*id, fallen.then_some(Code::Unhealthy));
         } else if node.is_offline() {
             // Left as it is: it may well run on, and nothing takes its place.

@@ -5,11 +5,15 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Actual, Change, Cluster, ClusterId, Code, Desired, Exit, Health, Instance, InstanceId, Intent, Life,
-    MemoryCaps, Meta, Millis, Node, NodeId, ProcessEpoch, Resources, Roles, Rollout, RolloutState, Service,
-    ServiceSpec, Time, Txn, spec::ServiceFile,
+    Actual, Change, Cluster, ClusterId, Code, Desired, Drain, DrainNode, DrainOptions, Exit, Health,
+    Instance, InstanceId, Intent, Life, MemoryCaps, Meta, Millis, Node, NodeId, ProcessEpoch, Resources,
+    Roles, Rollout, RolloutState, Service, ServiceSpec, Time, Txn, spec::ServiceFile,
 };
-use planner::{Ids, Planned, reconcile};
+use planner::{
+    Ids, Planned,
+    drain::{Limits, advance},
+    reconcile,
+};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -65,6 +69,7 @@ impl World {
             cluster: ClusterId(1),
             instance_ids_reserved: 1024,
             audit_next: 0,
+            drain_epoch: 0,
         }));
         let ids = Ids::new(cluster.meta());
         let mut world = World { cluster, ids, now: Time(1_000_000), planned: BTreeMap::new() };
@@ -135,11 +140,56 @@ impl World {
         &self.cluster.service_by_name(name).unwrap().rec
     }
 
+    pub const LIMITS: Limits = Limits { nodes_at_once: 1, stall_after: Millis::secs(120) };
+
+    /// Stores a drain of these nodes and returns its epoch.
+    pub fn drain(&mut self, nodes: &[&str], options: DrainOptions) -> u64 {
+        let epoch = self.cluster.drains().next_back().map_or(1, |drain| drain.epoch + 1);
+        let nodes = nodes.iter().map(|node| DrainNode::queued(NodeId::new(node), options.clone()));
+        self.cluster.apply(&Change::Drain(Drain {
+            epoch,
+            by: "test".into(),
+            from: String::new(),
+            message: String::new(),
+            meta: BTreeMap::new(),
+            created_at: self.now,
+            nodes: nodes.collect(),
+        }));
+        epoch
+    }
+
+    pub fn part(&self, node: &str) -> DrainNode {
+        self.cluster.last_drain_of(node).unwrap().part(node).unwrap().clone()
+    }
+
+    pub fn drain_state(&self, node: &str) -> &'static str {
+        self.cluster.last_drain_of(node).unwrap().part(node).unwrap().state_str()
+    }
+
+    /// Everything that can happen by itself happens: placing, getting healthy, stopping.
+    pub fn let_it_run(&mut self) {
+        for _ in 0..200 {
+            if self.plan() == 0 {
+                self.become_ready();
+                self.stop_leavers();
+                if self.plan() == 0 {
+                    return;
+                }
+            }
+            self.become_ready();
+            self.stop_leavers();
+        }
+        panic!("it does not come to rest:\n{}", self.show());
+    }
+
     /// Plans every service until nothing changes; asserts that planning again makes no change.
     pub fn plan(&mut self) -> usize {
         let services: Vec<_> =
             self.cluster.services().map(|(ix, entry)| (ix, entry.rec.name.to_string())).collect();
         let mut total = 0;
+        let mut txn = Txn::new(&mut self.cluster, self.now);
+        let _wake = advance(&mut txn, World::LIMITS);
+        total += txn.finish().0.len();
         for (ix, name) in services {
             for round in 0.. {
                 assert!(round < 20, "{name} does not settle");
