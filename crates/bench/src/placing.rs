@@ -21,6 +21,7 @@ pub fn run(report: &mut Report) -> Cluster {
         cluster: ClusterId(1),
         instance_ids_reserved: 1 << 30,
         audit_next: 0,
+        drain_epoch: 0,
     }));
     for n in 0..NODES {
         cluster.apply(&Change::Node(node(n)));

@@ -139,9 +139,8 @@ fn place_index_agrees(cluster: &Cluster, found: &mut Vec<Violation>) {
                 found.push(Violation::IndexDisagrees { what });
                 continue;
             };
-            let may = cluster
-                .nodes()
-                .filter(|(_, node)| node.rec.may_place() && node.rec.satisfies(&spec.constraints));
+            let may =
+                cluster.nodes().filter(|(_, node)| node.may_place() && node.rec.satisfies(&spec.constraints));
             let recomputed: BTreeSet<Candidate> = may
                 .map(|(ix, node)| Candidate {
                     utilisation: cluster.utilisation(ix),

@@ -160,9 +160,8 @@ fn missing(cluster: &Cluster, ix: ServiceIx, entry: &ServiceEntry, running: usiz
     let spec = rec.spec_of(rec.release_to_place());
     match spec.kind {
         Kind::System => {
-            let nodes = cluster
-                .nodes()
-                .filter(|(_, node)| node.rec.may_place() && node.rec.satisfies(&spec.constraints));
+            let nodes =
+                cluster.nodes().filter(|(_, node)| node.may_place() && node.rec.satisfies(&spec.constraints));
             nodes.count() as i64 - running as i64
         }
         Kind::Service => i64::from(rec.count) - running as i64,
@@ -187,7 +186,7 @@ fn waits_truly(cluster: &Cluster, entry: &ServiceEntry, reasons: &[Code]) -> boo
     let rec = &entry.rec;
     let spec = rec.spec_of(rec.release_to_place());
     let mut nodes =
-        cluster.nodes().filter(|(_, node)| node.rec.may_place() && node.rec.satisfies(&spec.constraints));
+        cluster.nodes().filter(|(_, node)| node.may_place() && node.rec.satisfies(&spec.constraints));
     let has_room = |node: &model::NodeEntry| node.used.memory + spec.memory <= node.rec.capacity.memory;
     // Bound to its home, or to each node: what other nodes have does not help.
     let bound = spec.is_stateful() || spec.kind == Kind::System;

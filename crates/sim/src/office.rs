@@ -256,7 +256,16 @@ impl World {
         let candidate = self.machines[machine].id.to_string();
         let api = format!("{candidate}:7070");
         let observer = Observer::new(&cluster);
-        let start = Start { cluster, head, term, timing: self.swarm.timing, random, candidate, api };
+        let start = Start {
+            cluster,
+            head,
+            term,
+            timing: self.swarm.timing,
+            random,
+            candidate,
+            api,
+            drain: Default::default(),
+        };
         let (coordinator, outputs) = Coordinator::new(start, now);
         let ordered = std::collections::BTreeSet::new();
         let blind_for = if self.rng.chance(500) { self.rng.between(1, 30) } else { 0 };

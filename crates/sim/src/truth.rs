@@ -61,7 +61,9 @@ impl World {
             | Change::Volume(_)
             | Change::VolumeGone(_)
             | Change::Audit(_)
-            | Change::AuditGone(_) => {}
+            | Change::AuditGone(_)
+            | Change::Drain(_)
+            | Change::DrainGone(_) => {}
         }
     }
 

@@ -137,6 +137,7 @@ async fn start_office(config: &Config) -> Outcome<OfficeHandle> {
         api: config.reached_at(config.api),
         rpc: config.reached_at(config.rpc),
         timing: config.timing,
+        drain: config.drain,
         store,
     }))
 }

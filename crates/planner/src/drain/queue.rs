@@ -14,6 +14,18 @@ pub struct Limits {
     pub nodes_at_once: u32,
     /// Without progress for this long, a drain says that it is stalled.
     pub stall_after: Millis,
+    /// Of a drain that names none; `None` for none.
+    pub default_deadline: Option<Millis>,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            nodes_at_once: 1,
+            stall_after: Millis::secs(120),
+            default_deadline: Some(Millis::secs(3600)),
+        }
+    }
 }
 
 /// Brings every unfinished drain to where it stands now; returns when to look again.

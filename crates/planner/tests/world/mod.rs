@@ -140,7 +140,8 @@ impl World {
         &self.cluster.service_by_name(name).unwrap().rec
     }
 
-    pub const LIMITS: Limits = Limits { nodes_at_once: 1, stall_after: Millis::secs(120) };
+    pub const LIMITS: Limits =
+        Limits { nodes_at_once: 1, stall_after: Millis::secs(120), default_deadline: None };
 
     /// Stores a drain of these nodes and returns its epoch.
     pub fn drain(&mut self, nodes: &[&str], options: DrainOptions) -> u64 {

@@ -5,6 +5,7 @@
 //! events) waits until those changes are committed.
 
 mod apply;
+mod drains;
 mod orders;
 mod request;
 mod requests;
@@ -19,9 +20,12 @@ use model::{
     Change, Cluster, Code, Event, EventKind, Health, InstanceId, Meta, NodeIx, Reason, ServiceIx, Term, Time,
     Txn, encode_change,
 };
-use planner::Ids;
+pub use planner::drain::{Class, Limits as DrainLimits, Move, Preview, Status as DrainStatus, UnitStatus};
+use planner::{Ids, drain::Limits};
 
-pub use request::{Answer, ApiError, Applied, Apply, Asked, ErrorKind, Outcome, Request, WantedIntent};
+pub use request::{
+    Answer, ApiError, Applied, Apply, Asked, DrainRequest, ErrorKind, Outcome, Request, WantedIntent,
+};
 
 use crate::{
     Timing,
@@ -133,6 +137,7 @@ pub struct Start {
     pub candidate: String,
     /// Where it answers HTTP.
     pub api: String,
+    pub drain: Limits,
 }
 
 /// What is seen of a node, beside its record.
@@ -171,6 +176,9 @@ pub struct Coordinator {
     no_space_since: Option<Time>,
     resigned: bool,
     api: String,
+    limits: Limits,
+    /// Something changed that a drain may be waiting for.
+    drains_dirty: bool,
 }
 
 impl Coordinator {
@@ -196,6 +204,8 @@ impl Coordinator {
             no_space_since: None,
             resigned: false,
             api: start.api,
+            limits: start.drain,
+            drains_dirty: true,
             cluster: start.cluster,
         };
         if this.cluster.meta().cluster.0 == 0 {
@@ -292,6 +302,7 @@ impl Coordinator {
                     self.dirty.insert(service);
                 }
                 Timer::Node(node) => self.check_health(node, now),
+                Timer::Drains => self.drains_dirty = true,
                 Timer::Resend(node) => self.resend_orders(node, now),
                 Timer::Commit => {
                     if let Some(step) = self.log.retry() {
@@ -308,11 +319,17 @@ impl Coordinator {
         let mut txn = Txn::new(&mut self.cluster, now);
         let result = make(&mut txn, &mut self.ids);
         let (changes, events) = txn.finish();
+        let mut closed: BTreeSet<NodeIx> = BTreeSet::new();
         for change in &changes {
             match change {
                 Change::Instance(instance) => {
                     self.touched.insert(instance.id);
                     self.dirty.insert(instance.service);
+                    if self.cluster.node(instance.node).is_draining() {
+                        self.drains_dirty = true;
+                        // System instances wait for the last of the others.
+                        closed.extend(instance.is_over().then_some(instance.node));
+                    }
                     match instance.desired {
                         model::Desired::Draining => self.draining.insert(instance.id),
                         model::Desired::Running | model::Desired::Stopped => {
@@ -324,15 +341,29 @@ impl Coordinator {
                     self.draining.remove(id);
                     self.sets.forget(*id);
                 }
-                Change::Node(_) => self.dirty.extend(std::mem::take(&mut self.starved)),
+                Change::Node(_) => {
+                    self.drains_dirty = true;
+                    self.dirty.extend(std::mem::take(&mut self.starved));
+                }
+                Change::Drain(drain) => {
+                    self.drains_dirty = true;
+                    let nodes =
+                        drain.nodes.iter().filter_map(|part| self.cluster.node_ix(part.node.as_str()));
+                    closed.extend(nodes);
+                }
                 Change::Service(service) => self.dirty.extend(self.cluster.service_ix(service.name.as_str())),
                 Change::Meta(_)
                 | Change::ServiceGone(_)
                 | Change::Volume(_)
                 | Change::VolumeGone(_)
                 | Change::Audit(_)
-                | Change::AuditGone(_) => {}
+                | Change::AuditGone(_)
+                | Change::DrainGone(_) => {}
             }
+        }
+        for node in closed {
+            self.health_follows(node);
+            self.roomier();
         }
         for group in changes.chunks(GROUP_RECORDS_MAX) {
             let ops = group.iter().map(|change| encode_change(&self.cluster, change)).collect();

@@ -1,8 +1,8 @@
 //! What people and programs ask of the coordinator, and what it answers.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use model::{Code, InstanceId, ServiceName, ServiceSpec};
+use model::{Code, InstanceId, Millis, Return, ServiceName, ServiceSpec, Then};
 
 /// One request, with who asks and from where for the audit log.
 #[derive(Clone, Debug)]
@@ -39,8 +39,35 @@ pub enum Request {
         volume: String,
         node: String,
     },
+    /// Start a drain of these nodes, or change the options of one that runs.
+    Drain(DrainRequest),
+    /// Take one node out of its drain.
+    CancelNode {
+        node: String,
+    },
+    /// Cancel a whole drain.
+    CancelDrain {
+        epoch: u64,
+    },
     /// Answered once everything applied so far is committed: what a read waits for.
     Barrier,
+}
+
+/// What is omitted keeps its value, or has its default.
+#[derive(Clone, Debug, Default)]
+pub struct DrainRequest {
+    pub nodes: Vec<String>,
+    /// Instead of nodes: all that have these labels.
+    pub selector: BTreeMap<String, String>,
+    /// `Some(None)`: no deadline. Counts from the request if the node drains already.
+    pub deadline: Option<Option<Millis>>,
+    pub ignore_system: Option<bool>,
+    pub ack_stateful: Option<bool>,
+    pub include_stateful: Option<bool>,
+    pub then: Option<Then>,
+    pub back: Option<Return>,
+    pub message: Option<String>,
+    pub meta: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Clone, Debug)]
@@ -60,6 +87,8 @@ pub enum WantedIntent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Applied(Vec<Applied>),
+    /// The epoch of the drain.
+    Draining(u64),
     Done,
 }
 
@@ -105,6 +134,8 @@ pub enum ErrorKind {
     Conflict,
     /// 412: not possible now.
     NotNow,
+    /// 422: refused before anything was touched.
+    Refused,
     /// 503: this daemon is not the coordinator any more.
     Unavailable,
 }

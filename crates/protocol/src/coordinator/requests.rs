@@ -23,6 +23,9 @@ impl Coordinator {
             Request::ConfirmDead { node } => self.confirm_dead(&node, &asked.who, now)?,
             Request::StopInstance { id } => self.stop_instance(id, now)?,
             Request::AttachVolume { volume, node } => self.attach_volume(&volume, &node, now)?,
+            Request::Drain(request) => self.drain(request, (&asked.who, &asked.from), now)?,
+            Request::CancelNode { node } => self.cancel_node(&node, now)?,
+            Request::CancelDrain { epoch } => self.cancel_drain(epoch, now)?,
         };
         self.audit(asked.who, asked.from, what, now);
         Ok(answer)
@@ -46,7 +49,7 @@ impl Coordinator {
         Ok(&entry.rec)
     }
 
-    fn node_ix(&self, id: &str) -> Result<NodeIx, ApiError> {
+    pub(super) fn node_ix(&self, id: &str) -> Result<NodeIx, ApiError> {
         self.cluster
             .node_ix(id)
             .ok_or_else(|| ApiError::not_found("node_not_found", format!("there is no node {id}")))
@@ -80,6 +83,10 @@ impl Coordinator {
 
     fn set_intent(&mut self, node: &str, wanted: WantedIntent, now: Time) -> Result<Answer, ApiError> {
         let ix = self.node_ix(node)?;
+        if let Some(drain) = &self.cluster.node(ix).drain {
+            let message = format!("{node} is in drain {}; cancel that first", drain.epoch);
+            return Err(ApiError::new(ErrorKind::Conflict, "drain_in_progress", message));
+        }
         let rec = &self.cluster.node(ix).rec;
         let intent = match wanted {
             WantedIntent::Active => Intent::Active,
@@ -191,6 +198,13 @@ fn describe(request: &Request) -> String {
         Request::ConfirmDead { node } => format!("confirm-dead node/{node}"),
         Request::StopInstance { id } => format!("stop instance/{id}"),
         Request::AttachVolume { volume, node } => format!("attach volume/{volume} to node/{node}"),
+        Request::Drain(request) => {
+            let selector = request.selector.iter().map(|(key, value)| format!("{key}={value}"));
+            let named: Vec<String> = request.nodes.iter().cloned().chain(selector).collect();
+            format!("drain {}", named.join(", "))
+        }
+        Request::CancelNode { node } => format!("cancel the drain of node/{node}"),
+        Request::CancelDrain { epoch } => format!("cancel drain {epoch}"),
         Request::Barrier => String::new(),
     }
 }

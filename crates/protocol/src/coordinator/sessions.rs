@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{
     Actual, Change, ClusterId, Code, Health, Instance, InstanceId, Intent, Life, Node, NodeIx, ProcessEpoch,
-    Term, Time, VolumeId,
+    Return, Term, Time, VolumeId,
 };
 
 use super::{ConnId, Coordinator, Output, Seen, timers::Timer};
@@ -188,8 +188,8 @@ impl Coordinator {
     fn registration_follows(&mut self, node: NodeIx, before: Option<&Node>) {
         let rec = &self.cluster.node(node).rec;
         let as_it_was = before.is_some_and(|old| {
-            (old.health, old.foreign, old.roles, old.capacity)
-                == (rec.health, rec.foreign, rec.roles, rec.capacity)
+            (old.health, old.intent, old.foreign, old.roles, old.capacity)
+                == (rec.health, rec.intent, rec.foreign, rec.roles, rec.capacity)
                 && old.labels == rec.labels
         });
         if as_it_was {
@@ -225,7 +225,7 @@ impl Coordinator {
         Node {
             id: hello.node.clone(),
             roles: hello.roles,
-            intent: before.map_or(Intent::Active, |node| node.intent),
+            intent: before.map_or(Intent::Active, |node| self.intent_of_life(node, hello.life)),
             health: Health::Up,
             health_since: was_up.map_or(now, |node| node.health_since),
             labels: hello.labels.clone(),
@@ -238,6 +238,15 @@ impl Coordinator {
             foreign: hello.cluster.is_some_and(|cluster| cluster != self.cluster.meta().cluster),
             registered_at: before.map_or(now, |node| node.registered_at),
         }
+    }
+
+    /// A node that left to come back with its next life is active again with it.
+    fn intent_of_life(&self, before: &Node, life: Life) -> Intent {
+        let ended = matches!(before.intent, Intent::Drained | Intent::Stopping);
+        let last = self.cluster.last_drain_of(before.id.as_str());
+        let part = last.and_then(|drain| drain.part(before.id.as_str()));
+        let returns = part.is_some_and(|part| part.options.back == Return::Restart);
+        if ended && returns && before.life != life { Intent::Active } else { before.intent }
     }
 
     fn open_session(

@@ -12,7 +12,8 @@ const ROUNDS_PAUSE: Millis = Millis(100);
 impl Coordinator {
     pub(super) fn settle(&mut self, now: Time) {
         let mut rounds = 0;
-        while !self.dirty.is_empty() {
+        while !self.dirty.is_empty() || self.drains_dirty {
+            self.advance_drains(now);
             rounds += 1;
             if rounds > ROUNDS_MAX {
                 for service in std::mem::take(&mut self.dirty) {

@@ -53,6 +53,7 @@ impl From<ApiError> for ApiFailure {
             ErrorKind::NotFound => StatusCode::NOT_FOUND,
             ErrorKind::Conflict => StatusCode::CONFLICT,
             ErrorKind::NotNow => StatusCode::PRECONDITION_FAILED,
+            ErrorKind::Refused => StatusCode::UNPROCESSABLE_ENTITY,
             ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         };
         ApiFailure::new(status, error.code, error.message)

@@ -135,7 +135,7 @@ async fn carry_out(state: &ApiState, caller: Caller, files: Vec<ServiceFile>) ->
     let request = Request::Apply(checked(&files)?);
     match state.office()?.ask(caller.asks(request)).await?? {
         Told::Applied(applied) => Ok(applied.iter().map(AppliedView::from).collect()),
-        Told::Done => Err(unexpected()),
+        Told::Done | Told::Draining(_) => Err(unexpected()),
     }
 }
 

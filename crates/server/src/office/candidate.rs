@@ -197,7 +197,7 @@ impl Life {
     ) -> Result<(Tenure, Vec<Output>), String> {
         let begun = clock.now();
         let loaded = self.take_state().await?;
-        let closed = loaded.cluster.nodes().filter(|(_, node)| node.rec.is_closed());
+        let closed = loaded.cluster.nodes().filter(|(_, node)| node.is_closed());
         let closed: Vec<String> = closed.map(|(_, node)| node.rec.id.to_string()).collect();
         if others_should_lead(&self.shared, &closed).await {
             self.warm = Some(Warm::start(Arc::clone(&self.shared.config.store)));
@@ -249,7 +249,7 @@ async fn step_aside(shared: Arc<Shared>, control: mpsc::UnboundedSender<Control>
     loop {
         tokio::time::sleep(every).await;
         let closed = handle.peek(|coordinator, _| {
-            let nodes = coordinator.cluster().nodes().filter(|(_, node)| node.rec.is_closed());
+            let nodes = coordinator.cluster().nodes().filter(|(_, node)| node.is_closed());
             nodes.map(|(_, node)| node.rec.id.to_string()).collect::<Vec<_>>()
         });
         let Ok(closed) = closed.await else { return };

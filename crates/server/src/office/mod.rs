@@ -16,7 +16,7 @@ mod warm;
 
 use std::sync::{Arc, atomic::AtomicBool};
 
-use protocol::Timing;
+use protocol::{Timing, coordinator::DrainLimits};
 use store::{Holder, Store};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
@@ -36,6 +36,7 @@ pub struct OfficeConfig {
     pub api: String,
     pub rpc: String,
     pub timing: Timing,
+    pub drain: DrainLimits,
     pub store: Arc<dyn Store>,
 }
 

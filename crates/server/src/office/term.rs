@@ -111,6 +111,7 @@ impl Tenure {
             random: random()?,
             candidate: shared.config.candidate.clone(),
             api: shared.config.api.clone(),
+            drain: shared.config.drain,
         };
         let (coordinator, outputs) = Coordinator::new(start, clock.now());
         let term = Tenure {

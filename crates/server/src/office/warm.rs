@@ -101,6 +101,6 @@ fn apply(loaded: &mut Loaded, committed: &Committed) -> Result<(), StateError> {
 }
 
 fn tell_closed(loaded: &Loaded, closed: &watch::Sender<Vec<String>>) {
-    let nodes = loaded.cluster.nodes().filter(|(_, node)| node.rec.is_closed());
+    let nodes = loaded.cluster.nodes().filter(|(_, node)| node.is_closed());
     closed.send_replace(nodes.map(|(_, node)| node.rec.id.to_string()).collect());
 }

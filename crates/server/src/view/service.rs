@@ -135,7 +135,7 @@ impl Tally {
 fn system_nodes(cluster: &Cluster, entry: &ServiceEntry) -> u32 {
     let constraints = &entry.rec.spec().constraints;
     let should = cluster.nodes().filter(|(ix, node)| {
-        node.rec.satisfies(constraints) && (node.rec.may_place() || entry.on.contains_key(ix))
+        node.rec.satisfies(constraints) && (node.may_place() || entry.on.contains_key(ix))
     });
     should.count() as u32
 }

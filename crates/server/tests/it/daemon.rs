@@ -42,6 +42,7 @@ impl Daemon {
             api: api.to_string(),
             rpc: rpc.to_string(),
             timing,
+            drain: Default::default(),
             store,
         });
         let stop = CancellationToken::new();

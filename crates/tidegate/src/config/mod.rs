@@ -15,7 +15,7 @@ use model::{
     Millis, Roles,
     units::{parse_bytes, parse_duration},
 };
-use protocol::Timing;
+use protocol::{Timing, coordinator::DrainLimits};
 
 use self::file::{ConfigFile, NodeFile, StoreFile};
 use crate::{
@@ -45,6 +45,7 @@ pub struct Config {
     pub coordinators: Vec<String>,
     pub store: StoreConfig,
     pub timing: Timing,
+    pub drain: DrainLimits,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +133,7 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
         coordinators,
         store,
         timing: timing(file)?,
+        drain: drain(file)?,
     })
 }
 
@@ -149,12 +151,21 @@ fn check_later(file: &ConfigFile) -> Checked<()> {
             return wrong(key, format!("{number} is not between 1 and 100000"));
         }
     }
-    if file.drain.default_deadline != "none" {
-        duration("drain.default_deadline", &file.drain.default_deadline)?;
-    }
-    duration("drain.stall_after", &file.drain.stall_after)?;
     duration("edge.withdraw_delay", &file.edge.withdraw_delay)?;
     Ok(())
+}
+
+fn drain(file: &ConfigFile) -> Checked<DrainLimits> {
+    let default_deadline = match file.drain.default_deadline.as_str() {
+        "none" => None,
+        text => Some(duration("drain.default_deadline", text)?),
+    };
+    Ok(DrainLimits {
+        // Checked with the other numbers.
+        nodes_at_once: file.drain.nodes_at_once as u32,
+        stall_after: duration("drain.stall_after", &file.drain.stall_after)?,
+        default_deadline,
+    })
 }
 
 fn id(node: &NodeFile) -> Checked<String> {

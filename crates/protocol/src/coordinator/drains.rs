@@ -1,0 +1,246 @@
+//! Drains: accepted or refused in one step, changed and cancelled at any time before their ending.
+
+use std::collections::BTreeSet;
+
+use model::{
+    Change, Drain, DrainNode, DrainOptions, DrainState, Ending, Intent, Meta, Millis, NodeId, NodeIx, Return,
+    Then, Time,
+};
+use planner::drain::{self, Preview, Status};
+
+use super::{Answer, ApiError, Coordinator, DrainRequest, ErrorKind, timers::Timer};
+
+/// Finished drains that are kept as history.
+const DRAINS_KEPT: usize = 200;
+/// Nobody waits longer than this for a drain.
+const DEADLINE_MAX: Millis = Millis::secs(30 * 24 * 3600);
+/// Bytes of message and metadata together.
+const META_BYTES_MAX: usize = 16 * 1024;
+
+impl Coordinator {
+    pub(super) fn advance_drains(&mut self, now: Time) {
+        if !std::mem::take(&mut self.drains_dirty) {
+            return;
+        }
+        let limits = self.limits;
+        match self.change(now, |txn, _| drain::advance(txn, limits)) {
+            Some(at) => self.timers.set(Timer::Drains, at),
+            None => self.timers.clear(Timer::Drains),
+        }
+    }
+
+    pub(super) fn drain(
+        &mut self,
+        request: DrainRequest,
+        (by, from): (&str, &str),
+        now: Time,
+    ) -> Result<Answer, ApiError> {
+        check_sizes(&request)?;
+        let nodes = self.named(&request)?;
+        if let [node] = nodes.as_slice()
+            && let Some(drain) = self.cluster.node(*node).drain.as_ref()
+        {
+            let epoch = drain.epoch;
+            return self.change_options(epoch, *node, &request, now);
+        }
+        self.preflight(&nodes)?;
+        let options =
+            options(&DrainOptions { deadline: self.limits.default_deadline, ..Default::default() }, &request);
+        let epoch = self.cluster.meta().drain_epoch + 1;
+        let part = |ix: &NodeIx| DrainNode::queued(self.cluster.node(*ix).rec.id.clone(), options.clone());
+        let record = Drain {
+            epoch,
+            by: by.to_owned(),
+            from: from.to_owned(),
+            message: request.message.unwrap_or_default(),
+            meta: request.meta.unwrap_or_default(),
+            created_at: now,
+            nodes: nodes.iter().map(part).collect(),
+        };
+        let old = self.cluster.drains().filter(|drain| !drain.is_unfinished()).map(|drain| drain.epoch);
+        let old: Vec<u64> = old.collect();
+        let gone: Vec<u64> = old[..old.len().saturating_sub(DRAINS_KEPT)].to_vec();
+        self.change(now, |txn, _| {
+            txn.put(Change::Meta(Meta { drain_epoch: epoch, ..txn.meta().clone() }));
+            txn.put(Change::Drain(record));
+            for epoch in gone {
+                txn.put(Change::DrainGone(epoch));
+            }
+        });
+        Ok(Answer::Draining(epoch))
+    }
+
+    /// The nodes of a request, in its order, each once.
+    fn named(&self, request: &DrainRequest) -> Result<Vec<NodeIx>, ApiError> {
+        let invalid = |code, message: &str| Err(ApiError::new(ErrorKind::Invalid, code, message));
+        if !request.selector.is_empty() {
+            if !request.nodes.is_empty() {
+                return invalid("drain_invalid", "a drain has nodes or a selector, not both");
+            }
+            let all = self.cluster.nodes().filter(|(_, node)| node.rec.satisfies(&request.selector));
+            let all: Vec<NodeIx> = all.map(|(ix, _)| ix).collect();
+            return match all.is_empty() {
+                true => Err(ApiError::not_found("selector_matches_none", "no node has these labels")),
+                false => Ok(all),
+            };
+        }
+        let mut seen = BTreeSet::new();
+        let mut nodes = Vec::new();
+        for node in &request.nodes {
+            let ix = self.node_ix(node)?;
+            if seen.insert(ix) {
+                nodes.push(ix);
+            }
+        }
+        match nodes.is_empty() {
+            true => invalid("drain_invalid", "a drain names at least one node, or a selector"),
+            false => Ok(nodes),
+        }
+    }
+
+    /// Refuses before anything is touched.
+    fn preflight(&self, nodes: &[NodeIx]) -> Result<(), ApiError> {
+        for ix in nodes {
+            let node = self.cluster.node(*ix);
+            let id = &node.rec.id;
+            if let Some(drain) = &node.drain {
+                let message = format!("{id} is in drain {} already", drain.epoch);
+                return Err(ApiError::new(ErrorKind::Conflict, "drain_in_progress", message));
+            }
+            if node.rec.intent == Intent::Disabled {
+                let message = format!("{id} is disabled; enable it first");
+                return Err(ApiError::new(ErrorKind::Conflict, "node_disabled", message));
+            }
+        }
+        let open = |role: fn(&model::Node) -> bool| {
+            self.cluster.nodes().any(|(ix, node)| {
+                role(&node.rec) && !nodes.contains(&ix) && !node.is_closed() && !node.rec.is_offline()
+            })
+        };
+        let names = |role: fn(&model::Node) -> bool| nodes.iter().any(|ix| role(&self.cluster.node(*ix).rec));
+        if names(|node| node.roles.coordinator) && !open(|node| node.roles.coordinator) {
+            let message = "no open candidate would be left to coordinate the cluster";
+            return Err(ApiError::new(ErrorKind::NotNow, "no_candidate_left", message));
+        }
+        let busy = nodes.iter().any(|ix| !drain::remaining(&self.cluster, *ix).is_empty());
+        if busy && !open(|node| node.roles.worker) {
+            let message = "no open node would be left to take what runs there";
+            return Err(ApiError::new(ErrorKind::Refused, "no_node_left", message));
+        }
+        Ok(())
+    }
+
+    fn change_options(
+        &mut self,
+        epoch: u64,
+        node: NodeIx,
+        request: &DrainRequest,
+        now: Time,
+    ) -> Result<Answer, ApiError> {
+        let id = self.cluster.node(node).rec.id.clone();
+        let Some(mut drain) = self.cluster.drain(epoch).cloned() else { return Ok(Answer::Draining(epoch)) };
+        if let Some(message) = &request.message {
+            drain.message = message.clone();
+        }
+        if let Some(meta) = &request.meta {
+            drain.meta = meta.clone();
+        }
+        for part in drain.nodes.iter_mut().filter(|part| part.node == id) {
+            part.options = options(&part.options, request);
+            if part.state == DrainState::Draining && request.deadline.is_some() {
+                part.deadline = part.options.deadline.map(|span| now + span);
+                part.deadline_reached &= part.deadline.is_some_and(|deadline| deadline <= now);
+            }
+        }
+        if self.cluster.drain(epoch) != Some(&drain) {
+            self.change(now, |txn, _| txn.put(Change::Drain(drain)));
+        }
+        Ok(Answer::Draining(epoch))
+    }
+
+    pub(super) fn cancel_node(&mut self, node: &str, now: Time) -> Result<Answer, ApiError> {
+        let ix = self.node_ix(node)?;
+        let id = self.cluster.node(ix).rec.id.clone();
+        let epoch = self.cluster.node(ix).drain.as_ref().map(|drain| drain.epoch);
+        let Some(epoch) = epoch else {
+            let message = format!("{node} is in no drain");
+            return Err(ApiError::new(ErrorKind::Conflict, "no_drain", message));
+        };
+        self.cancel(epoch, |part| *part == id, now);
+        Ok(Answer::Draining(epoch))
+    }
+
+    pub(super) fn cancel_drain(&mut self, epoch: u64, now: Time) -> Result<Answer, ApiError> {
+        let drain = self.cluster.drain(epoch);
+        let drain = drain
+            .ok_or_else(|| ApiError::not_found("drain_not_found", format!("there is no drain {epoch}")))?;
+        if !drain.is_unfinished() {
+            let message = format!("drain {epoch} has ended: {}", drain.state_str());
+            return Err(ApiError::new(ErrorKind::Conflict, "drain_over", message));
+        }
+        self.cancel(epoch, |_| true, now);
+        Ok(Answer::Draining(epoch))
+    }
+
+    /// Takes nodes out of the drain; the ordinary planner does the rest. Needs no word of any node.
+    fn cancel(&mut self, epoch: u64, named: impl Fn(&NodeId) -> bool, now: Time) {
+        let Some(mut drain) = self.cluster.drain(epoch).cloned() else { return };
+        for part in drain.nodes.iter_mut().filter(|part| named(&part.node) && part.ending().is_none()) {
+            part.state = DrainState::Ended(Ending::Cancelled);
+            part.ended_at = Some(now);
+            (part.blocked, part.stalled) = (false, false);
+        }
+        self.change(now, |txn, _| txn.put(Change::Drain(drain)));
+    }
+
+    /// What remains of a node's part of a drain, and why.
+    pub fn drain_status(&self, part: &DrainNode, now: Time) -> Status {
+        let reasons = |service| self.reasons(service);
+        let edges_left = |id| self.edges_left(id);
+        drain::status(&self.cluster, part, &drain::Seen { reasons: &reasons, edges_left: &edges_left }, now)
+    }
+
+    /// What a drain of this node would do; refused as the drain would be. Changes nothing.
+    pub fn preview_drain(&self, node: &str, request: &DrainRequest, now: Time) -> Result<Preview, ApiError> {
+        let ix = self.node_ix(node)?;
+        check_sizes(request)?;
+        if self.cluster.node(ix).drain.is_none() {
+            self.preflight(&[ix])?;
+        }
+        let options =
+            options(&DrainOptions { deadline: self.limits.default_deadline, ..Default::default() }, request);
+        Ok(drain::preview(&self.cluster, node, &options, self.limits, now))
+    }
+}
+
+fn options(before: &DrainOptions, request: &DrainRequest) -> DrainOptions {
+    // A node that is stopped comes back when it is started again, unless it was said otherwise.
+    let back = match (request.back, request.then) {
+        (Some(back), _) => back,
+        (None, Some(Then::Stop)) => Return::Restart,
+        (None, _) => before.back,
+    };
+    DrainOptions {
+        deadline: request.deadline.unwrap_or(before.deadline),
+        ignore_system: request.ignore_system.unwrap_or(before.ignore_system),
+        ack_stateful: request.ack_stateful.unwrap_or(before.ack_stateful),
+        include_stateful: request.include_stateful.unwrap_or(before.include_stateful),
+        then: request.then.unwrap_or(before.then),
+        back,
+    }
+}
+
+fn check_sizes(request: &DrainRequest) -> Result<(), ApiError> {
+    let invalid = |message: String| Err(ApiError::new(ErrorKind::Invalid, "drain_invalid", message));
+    if let Some(Some(deadline)) = request.deadline
+        && deadline > DEADLINE_MAX
+    {
+        return invalid(format!("a deadline of {deadline} is longer than {DEADLINE_MAX}"));
+    }
+    let message = request.message.as_ref().map_or(0, String::len);
+    let meta: usize = request.meta.iter().flatten().map(|(key, value)| key.len() + value.len()).sum();
+    if message + meta > META_BYTES_MAX {
+        return invalid(format!("message and meta are larger than {META_BYTES_MAX} bytes together"));
+    }
+    Ok(())
+}
