@@ -43,6 +43,8 @@ pub enum DownBody {
     Answer(HeartbeatAnswer),
     Orders(Vec<Order>),
     Sets(Sets),
+    /// The node has drained and was to stop then: the daemon ends.
+    Leave,
 }
 
 /// Registration, on every new connection.

@@ -284,6 +284,8 @@ impl World {
             Output::Remember(memory) => self.machines[machine].memory = memory,
             Output::Lease { fence_at } => self.leased(machine, fence_at),
             Output::Sets(sets) => self.edge_input(machine, edge::Input::Sets(sets)),
+            // Nothing here drains to stop yet.
+            Output::Leave => {}
             Output::GiveUp { message } => {
                 self.say(format!("m{machine} gives up: {message}"));
                 self.kill_daemon(machine, false);

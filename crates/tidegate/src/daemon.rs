@@ -49,17 +49,26 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     let answering = serve_api(api, router, shutdown.clone());
     tracing::info!(node = config.id, api = %config.api, "up");
     let mut agent = std::pin::pin!(agent.ended());
+    let mut gone = false;
     let stopped = tokio::select! {
         signal = signals.next() => Ok(signal),
         () = stop::stdin_ended(), if args.until_stdin_ends => Ok("the end of standard input"),
-        ended = &mut agent => Err(agent_failure(ended)),
+        ended = &mut agent => match ended {
+            Ok(()) => {
+                gone = true;
+                Ok("the end of its drain")
+            }
+            Err(fault) => Err(agent_failure(Err(fault))),
+        },
     };
     match &stopped {
         Ok(why) => {
             tracing::info!(why, "stopping; instances run on");
             // First of all: its last word needs the coordinator, which may be in this process.
             agent_stop.cancel();
-            let _ = tokio::time::timeout(CONNECTIONS_GRACE, agent).await;
+            if !gone {
+                let _ = tokio::time::timeout(CONNECTIONS_GRACE, agent).await;
+            }
         }
         Err(_) => tracing::error!("stopping: this node cannot take part; instances run on"),
     }

@@ -240,13 +240,27 @@ impl Coordinator {
         }
     }
 
+    /// A node that was to stop once drained is told so, until its daemon is gone.
+    fn let_it_stop(&mut self, node: NodeIx) {
+        let entry = self.cluster.node(node);
+        let empty = self.cluster.instances_on(node).all(|instance| instance.is_over());
+        if entry.rec.intent == Intent::Stopping && entry.drain.is_none() && empty {
+            self.send(node, DownBody::Leave);
+        }
+    }
+
     /// A node that left to come back with its next life is active again with it.
     fn intent_of_life(&self, before: &Node, life: Life) -> Intent {
         let ended = matches!(before.intent, Intent::Drained | Intent::Stopping);
         let last = self.cluster.last_drain_of(before.id.as_str());
         let part = last.and_then(|drain| drain.part(before.id.as_str()));
         let returns = part.is_some_and(|part| part.options.back == Return::Restart);
-        if ended && returns && before.life != life { Intent::Active } else { before.intent }
+        match (ended && before.life != life, returns, before.intent) {
+            (true, true, _) => Intent::Active,
+            // It was started again and nobody said that it may take work: it stays out, and up.
+            (true, false, Intent::Stopping) => Intent::Drained,
+            (_, _, intent) => intent,
+        }
     }
 
     fn open_session(
@@ -297,6 +311,7 @@ impl Coordinator {
             }
         }
         self.catch_up_edge(node, now);
+        self.let_it_stop(node);
         // A coordinator whose own office may be over grants nothing.
         if now < self.office_until {
             self.send(node, DownBody::Answer(HeartbeatAnswer { heartbeat: seq, stored }));

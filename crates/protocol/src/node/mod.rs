@@ -165,6 +165,8 @@ pub enum Output {
     },
     /// New backend sets for the edge of this daemon.
     Sets(Sets),
+    /// The node has drained and was to stop then: the daemon ends, well.
+    Leave,
     /// The coordinator will not have this daemon; it should end with this message.
     GiveUp {
         message: String,

@@ -80,7 +80,11 @@ impl Node {
             DownBody::Sets(sets) if !self.foreign && self.epoch.is_some() => {
                 self.out.push(Output::Sets(sets))
             }
-            DownBody::Orders(_) | DownBody::Sets(_) => {}
+            // Whatever was found here since then keeps the daemon up.
+            DownBody::Leave if !self.foreign && !self.instances.values().any(Local::has_process) => {
+                self.out.push(Output::Leave);
+            }
+            DownBody::Orders(_) | DownBody::Sets(_) | DownBody::Leave => {}
         }
     }
 

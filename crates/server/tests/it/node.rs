@@ -131,6 +131,7 @@ impl Running {
             DownBody::Welcome(welcome) => self.epoch = welcome.epoch,
             DownBody::Orders(orders) => orders.iter().for_each(|order| self.obey(order)),
             DownBody::Sets(sets) => self.edge.serves = Some(sets.revision),
+            DownBody::Leave => {}
             DownBody::Answer(_) | DownBody::Refused { .. } => return false,
         }
         true

@@ -33,6 +33,7 @@ impl From<&Down> for pb::Down {
             DownBody::Answer(answer) => pb::down::Body::Answer(answer.into()),
             DownBody::Orders(orders) => pb::down::Body::Orders(orders.as_slice().into()),
             DownBody::Sets(sets) => pb::down::Body::Sets(sets.into()),
+            DownBody::Leave => pb::down::Body::Leave(pb::Leave {}),
         };
         pb::Down { seq: down.seq, cluster: down.cluster.0, term: down.term.0, body: Some(body) }
     }
@@ -51,6 +52,7 @@ impl TryFrom<pb::Down> for Down {
             pb::down::Body::Answer(answer) => DownBody::Answer(answer.try_into()?),
             pb::down::Body::Orders(orders) => DownBody::Orders(orders.try_into()?),
             pb::down::Body::Sets(sets) => DownBody::Sets(sets.try_into()?),
+            pb::down::Body::Leave(pb::Leave {}) => DownBody::Leave,
         };
         Ok(Down { seq: down.seq, cluster: ClusterId(down.cluster), term: Term(down.term), body })
     }

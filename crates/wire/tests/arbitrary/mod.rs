@@ -167,6 +167,7 @@ pub fn down() -> impl Strategy<Value = Down> {
             .prop_map(|(heartbeat, stored)| DownBody::Answer(HeartbeatAnswer { heartbeat, stored })),
         vec(order(), 0..4).prop_map(DownBody::Orders),
         sets().prop_map(DownBody::Sets),
+        Just(DownBody::Leave),
     ];
     (any::<[u64; 3]>(), body).prop_map(|([seq, cluster, term], body)| Down {
         seq,

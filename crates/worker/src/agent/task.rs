@@ -68,6 +68,7 @@ pub(super) struct Task {
     dialling: bool,
     fence_ms: Option<u64>,
     refused: Option<String>,
+    left: bool,
     events: mpsc::UnboundedSender<Event>,
     coordinator: watch::Sender<Option<String>>,
 }
@@ -99,6 +100,7 @@ impl Task {
             dialling: false,
             fence_ms: None,
             refused: None,
+            left: false,
             events,
             coordinator,
             config,
@@ -139,6 +141,10 @@ impl Task {
             }
             if let Some(message) = self.refused.take() {
                 return Err(AgentError::Refused(message));
+            }
+            if self.left {
+                tracing::info!("drained, and told to stop then");
+                break;
             }
         }
         self.say_goodbye().await;
@@ -237,6 +243,7 @@ impl Task {
                     (edge.apply)(sets);
                 }
             }
+            Output::Leave => self.left = true,
             Output::GiveUp { message } => self.refused = Some(message),
         }
     }
