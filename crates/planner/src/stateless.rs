@@ -8,6 +8,7 @@ use std::{cmp::Reverse, collections::BTreeSet};
 use model::{Actual, Code, Instance, InstanceId, Millis, RolloutState};
 
 use crate::{
+    balance::relieves,
     drain::Leave,
     reconcile::{Plan, is_proven},
     rollout::{self, Progress},
@@ -72,6 +73,14 @@ fn members(plan: &Plan<'_, '_>) -> Vec<Member> {
         let instance = plan.cluster().instance(id).filter(|instance| instance.is_wanted());
         instance.is_some_and(|i| plan.leave(i) == Leave::No && (i.release == rec.release || failed))
     };
+    let complete = rec.rollout.state == RolloutState::Complete;
+    let relieved: BTreeSet<InstanceId> = plan
+        .instances()
+        .filter(|instance| complete && instance.is_wanted())
+        .filter_map(|new| Some((new, plan.cluster().instance(new.replaces?)?)))
+        .filter(|(new, old)| relieves(plan.cluster(), new, old))
+        .map(|(_, old)| old.id)
+        .collect();
     let member = |instance: &Instance| {
         let leave = plan.leave(instance);
         let newest = instance.release == rec.release;
@@ -79,12 +88,12 @@ fn members(plan: &Plan<'_, '_>) -> Vec<Member> {
         let release_ok = newest || failed;
         Member {
             id: instance.id,
-            current: release_ok && leave == Leave::No,
+            current: release_ok && leave == Leave::No && !relieved.contains(&instance.id),
             newest,
             available: instance.is_available(),
             proven: is_proven(instance, rec.spec_of(instance.release), plan.now),
             leave,
-            spare: instance.replaces.is_some_and(stays),
+            spare: instance.replaces.is_some_and(|old| stays(old) && !relieved.contains(&old)),
             replaced: coming.contains(&instance.id),
             crowd: entry_on.and_then(|on| on.get(&instance.node)).copied().unwrap_or(0),
         }
@@ -116,7 +125,8 @@ fn drop_unhealthy_replacements(plan: &mut Plan<'_, '_>) {
     let deadline = plan.service_rec().spec().migrate.healthy_deadline;
     let moved = |instance: &&Instance| {
         let old = instance.replaces.and_then(|old| plan.cluster().instance(old));
-        old.is_some_and(|old| old.is_wanted() && plan.leave(old) == Leave::Move)
+        let complete = plan.service_rec().rollout.state == RolloutState::Complete;
+        old.is_some_and(|old| old.is_wanted() && (complete || plan.leave(old) == Leave::Move))
     };
     let waiting = plan.instances().filter(|i| i.is_wanted() && !i.is_available()).filter(moved);
     let waiting: Vec<(InstanceId, model::Time)> = waiting.map(|i| (i.id, i.created_at + deadline)).collect();

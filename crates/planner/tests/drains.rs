@@ -407,3 +407,35 @@ fn lost_and_unknown_units_count_as_remaining() {
     world.plan();
     assert_eq!(world.drain_state("n1"), "draining");
 }
+
+#[test]
+fn a_node_that_is_open_again_gets_its_share_back_and_nothing_moves_to_and_fro() {
+    let mut world = running(6, &web());
+    world.drain(&["n1"], options());
+    world.let_it_run();
+    assert_eq!((on(&world, "n1"), on(&world, "n2"), on(&world, "n3")), (0, 3, 3));
+    assert_eq!(world.balance(2), 0, "it is still out");
+    world.change_node("n1", |node| node.intent = Intent::Active);
+    let mut moves = 0;
+    for _ in 0..10 {
+        let started = world.balance(2);
+        assert!(started <= 1, "one move per service at a time");
+        moves += started;
+        world.plan();
+        assert!(available(&world) >= 6);
+        world.let_it_run();
+    }
+    assert_eq!((on(&world, "n1"), on(&world, "n2"), on(&world, "n3")), (2, 2, 2));
+    assert_eq!(moves, 2);
+}
+
+#[test]
+fn lesson_13_balance_waits_while_anything_drains() {
+    let mut world = running(6, &web());
+    world.drain(&["n1"], options());
+    world.let_it_run();
+    world.change_node("n1", |node| node.intent = Intent::Active);
+    world.drain(&["n2"], options());
+    world.plan();
+    assert_eq!(world.balance(2), 0);
+}

@@ -39,7 +39,10 @@ pub struct Down {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DownBody {
     Welcome(Welcome),
-    Refused { why: Refusal, message: String },
+    Refused {
+        why: Refusal,
+        message: String,
+    },
     Answer(HeartbeatAnswer),
     Orders(Vec<Order>),
     Sets(Sets),

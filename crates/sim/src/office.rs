@@ -358,7 +358,11 @@ impl World {
                     self.cover.hit("orders resent");
                 }
             }
-            DownBody::Refused { .. } | DownBody::Welcome(_) | DownBody::Answer(_) | DownBody::Sets(_) | DownBody::Leave => {}
+            DownBody::Refused { .. }
+            | DownBody::Welcome(_)
+            | DownBody::Answer(_)
+            | DownBody::Sets(_)
+            | DownBody::Leave => {}
         }
     }
 

@@ -78,13 +78,16 @@ pub enum Command {
         after_help = "Examples:\n  tidegate status\n  tidegate status service/web\n  tidegate status node/node-1\n  tidegate status -o json | jq ."
     )]
     Status {
-        /// Like service/web, node/node-1, instance/web-1k3f9a2, volume/db-data-0, or just the name
+        /// Like service/web, node/node-1, instance/web-1k3f9a2, volume/db-data-0, drain/7, or just the name
         #[arg(value_name = "KIND/NAME")]
         target: Option<String>,
     },
     /// Nodes: the machines that run the daemon
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Drains: nodes being emptied, and those of the past
+    #[command(subcommand)]
+    Drain(DrainCommand),
     /// Instances: the runs of services on nodes
     #[command(subcommand)]
     Instance(InstanceCommand),
@@ -187,6 +190,20 @@ pub enum NodeCommand {
     List,
     /// One node and what runs there
     Status { node: String },
+    /// Empty a node: everything on it runs elsewhere before it stops here
+    #[command(
+        after_help = "Examples:\n  tidegate node drain node-2 --plan        what would happen; changes nothing\n  \
+                      tidegate node drain node-2 --message \"kernel update\"\n  \
+                      tidegate node drain node-1 node-2 --then stop --detach\n  \
+                      tidegate node drain --selector rack=r1 --no-deadline --ack-stateful\n\n\
+                      Nothing new is placed on a node from the moment its drain is accepted. Said again of a node that\n\
+                      drains, it changes the options that are named. Ctrl-C leaves; the drain goes on.\n\n\
+                      Exit codes: 0 drained, 1 error, 2 usage, 3 ended otherwise (drained_except, cancelled, node_lost,\n\
+                      failed, or the deadline was reached), 4 refused before anything was touched."
+    )]
+    Drain(DrainArgs),
+    /// Take a node out of its drain: it takes work again
+    Cancel { node: String },
     /// Let a node take work (again)
     Enable { node: String },
     /// Take a node out of use at once: its instances are replaced elsewhere and stopped without waiting
@@ -196,6 +213,94 @@ pub enum NodeCommand {
         after_help = "Say this only if you know it: what runs there nevertheless will run twice.\nThe node must be offline."
     )]
     ConfirmDead { node: String },
+}
+
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// Closed together, drained one after the other
+    #[arg(value_name = "NODE", required_unless_present = "selector", conflicts_with = "selector")]
+    pub nodes: Vec<String>,
+    /// All nodes with these labels, like rack=r1 or rack=r1,disk=old
+    #[arg(long, value_name = "K=V", value_delimiter = ',', value_parser = pair)]
+    pub selector: Vec<(String, String)>,
+    #[command(flatten)]
+    pub deadline: DeadlineArgs,
+    /// Leave system instances running; the drain ends without them
+    #[arg(long)]
+    pub ignore_system: bool,
+    /// Let the drain end although stateful instances stay; they run on
+    #[arg(long)]
+    pub ack_stateful: bool,
+    /// Stop stateful instances too; their volumes stay on the node, so they are down until it is back
+    #[arg(long)]
+    pub include_stateful: bool,
+    /// What becomes of the node: it stays up and empty, or its daemon stops
+    #[arg(long, value_parser = ["stay", "stop"])]
+    pub then: Option<String>,
+    /// What brings it back: `tidegate node enable`, or the next start of its daemon
+    #[arg(long = "return", value_name = "HOW", value_parser = ["enable", "restart"])]
+    pub back: Option<String>,
+    /// Why, for those who look at it later
+    #[arg(long, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// Kept with the drain, like ticket=OPS-1; may be repeated
+    #[arg(long, value_name = "K=V", value_parser = pair)]
+    pub meta: Vec<(String, String)>,
+    /// Show what would happen, and change nothing
+    #[arg(long, conflicts_with = "detach")]
+    pub plan: bool,
+    /// Return once it is accepted
+    #[arg(long)]
+    pub detach: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub struct DeadlineArgs {
+    /// What still runs then is stopped, whether or not there is room for it elsewhere (by default after 1h)
+    #[arg(long, value_name = "SPAN", value_parser = deadline, allow_hyphen_values = true)]
+    pub deadline: Option<String>,
+    /// Wait for as long as it takes
+    #[arg(long)]
+    pub no_deadline: bool,
+    /// A deadline of now: stop everything that may be stopped without waiting for replacements
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `KEY=VALUE`.
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write it like key=value".to_owned()),
+    }
+}
+
+fn deadline(text: &str) -> Result<String, String> {
+    match model::units::parse_duration(text)? {
+        model::Millis(0) => Err("a deadline of nothing is --force".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DrainCommand {
+    /// All drains, the newest first
+    List,
+    /// One drain: what remains on its nodes, what waits, what blocks
+    #[command(after_help = "Example:\n  tidegate drain status 7")]
+    Status {
+        /// Its number
+        epoch: String,
+    },
+    /// Cancel a drain: all its nodes take work again
+    Cancel {
+        /// Its number
+        epoch: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -19,6 +19,19 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const COORDINATOR_WITHIN: Duration = Duration::from_secs(15);
 const COORDINATOR_PAUSE: Duration = Duration::from_millis(500);
 
+/// One look at something that is looked at again and again.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
+
+/// What a look brought.
+pub enum Look {
+    Seen(Value),
+    /// Nobody who knows: no connection, no coordinator, an answer that broke off. Worth another look.
+    Nobody(String),
+    /// An answer that another look would not change.
+    Refused(Failure),
+}
+
+#[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
     base: String,
@@ -66,6 +79,28 @@ impl Client {
     pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Outcome<Value> {
         let response = self.answered(method, path, body).await?;
         self.value(response).await
+    }
+
+    /// Looks once, and leaves it to the caller to look again.
+    pub async fn look(&self, path: &str) -> Look {
+        let nobody = |failure: Failure| Look::Nobody(failure.message.unwrap_or_default());
+        let response = match self.request(Method::GET, path).timeout(LOOK_WITHIN).send().await {
+            Ok(response) => response,
+            Err(error) => return nobody(self.unreachable(&error)),
+        };
+        let status = response.status();
+        if status.is_server_error() {
+            return nobody(self.refusal(response).await);
+        }
+        if !status.is_success() {
+            return Look::Refused(self.refusal(response).await);
+        }
+        match response.text().await {
+            Err(error) => nobody(self.unreachable(&error)),
+            Ok(text) => {
+                serde_json::from_str(&text).map_or_else(|_| Look::Refused(self.strange(status)), Look::Seen)
+            }
+        }
     }
 
     /// A body that goes on for as long as the caller reads.

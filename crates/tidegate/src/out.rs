@@ -74,9 +74,9 @@ pub fn cell(text: impl ToString) -> Cell {
 pub fn state(text: &str) -> Cell {
     let color = match text {
         "up" | "ok" | "ready" | "complete" | "active" => Some(Color::Green),
-        "degraded" | "pending" | "starting" | "unready" | "rolling" | "stopping" | "draining"
-        | "disabled" => Some(Color::Yellow),
-        "offline" | "failed" | "lost" | "unknown" => Some(Color::Red),
+        "degraded" | "pending" | "starting" | "unready" | "rolling" | "stopping" | "draining" | "queued"
+        | "drained" | "drained_except" | "cancelled" | "disabled" => Some(Color::Yellow),
+        "offline" | "failed" | "lost" | "node_lost" | "unknown" => Some(Color::Red),
         _ => None,
     };
     match color {
@@ -96,6 +96,21 @@ pub fn age(since: &str) -> String {
         Ok(at) => short_span(Timestamp::now().as_second().saturating_sub(at.as_second()).max(0)),
         Err(_) => or_dash(since).to_owned(),
     }
+}
+
+/// How long, to the second while seconds matter: `14s`, `2m05s`, `1h03m`.
+pub fn span(seconds: i64) -> String {
+    match seconds {
+        ..60 => format!("{}s", seconds.max(0)),
+        60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
+    }
+}
+
+/// Seconds from now until a time; negative if it is over.
+pub fn until(time: &str) -> Option<i64> {
+    let at = time.parse::<Timestamp>().ok()?;
+    Some(at.as_second() - Timestamp::now().as_second())
 }
 
 fn short_span(seconds: i64) -> String {

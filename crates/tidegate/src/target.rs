@@ -8,6 +8,7 @@ pub enum Kind {
     Node,
     Instance,
     Volume,
+    Drain,
 }
 
 impl Kind {
@@ -17,6 +18,7 @@ impl Kind {
             Kind::Node => "node",
             Kind::Instance => "instance",
             Kind::Volume => "volume",
+            Kind::Drain => "drain",
         }
     }
 }
@@ -36,12 +38,13 @@ pub fn parse(text: &str) -> Outcome<(Option<Kind>, &str)> {
         Some("node") => Some(Kind::Node),
         Some("instance") => Some(Kind::Instance),
         Some("volume") => Some(Kind::Volume),
-        Some(later @ ("feed" | "store" | "store-group" | "drain")) => {
+        Some("drain") => Some(Kind::Drain),
+        Some(later @ ("feed" | "store" | "store-group")) => {
             return Err(Failure::usage(format!("{text:?}: this version has no {later}s yet")));
         }
         Some(other) => {
             return Err(Failure::usage(format!(
-                "{text:?}: {other:?} is not a kind (service, node, instance or volume)"
+                "{text:?}: {other:?} is not a kind (service, node, instance, volume or drain)"
             )));
         }
     };

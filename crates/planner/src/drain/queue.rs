@@ -16,6 +16,8 @@ pub struct Limits {
     pub stall_after: Millis,
     /// Of a drain that names none; `None` for none.
     pub default_deadline: Option<Millis>,
+    /// Moves that give an open node its share back, at a time.
+    pub balance_moves: u32,
 }
 
 impl Default for Limits {
@@ -24,6 +26,7 @@ impl Default for Limits {
             nodes_at_once: 1,
             stall_after: Millis::secs(120),
             default_deadline: Some(Millis::secs(3600)),
+            balance_moves: 2,
         }
     }
 }

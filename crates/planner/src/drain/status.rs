@@ -1,5 +1,7 @@
 //! What remains on a draining node, what it waits for and what blocks it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use model::{
     Cluster, Code, Desired, DrainNode, DrainState, Instance, InstanceId, Millis, Reason, ServiceIx, Time,
 };
@@ -18,6 +20,8 @@ pub struct UnitStatus {
     /// A person is needed.
     pub blocks: bool,
     pub message: String,
+    /// Since when, where that is known.
+    pub since: Option<Time>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -43,7 +47,12 @@ pub fn status(cluster: &Cluster, part: &DrainNode, seen: &Seen<'_>, now: Time) -
     let ignored =
         |instance: &Instance| part.options.ignore_system && class_of(cluster, instance) == Class::System;
     let left = cluster.instances_on(ix).filter(|instance| !instance.is_over() && !ignored(instance));
-    let units: Vec<UnitStatus> = left.map(|instance| unit(cluster, part, instance, seen)).collect();
+    let left: Vec<&Instance> = left.collect();
+    let coming = replacements(cluster, &left);
+    let show = |instance: &&Instance| {
+        unit(cluster, part, instance, coming.get(&instance.id).copied(), seen)
+    };
+    let units: Vec<UnitStatus> = left.iter().map(show).collect();
     let progress = match (part.state, part.total) {
         (DrainState::Queued, _) => 0.0,
         (_, 0) => 1.0,
@@ -53,53 +62,81 @@ pub fn status(cluster: &Cluster, part: &DrainNode, seen: &Seen<'_>, now: Time) -
     Status { units, progress, eta, eta_basis }
 }
 
-fn unit(cluster: &Cluster, part: &DrainNode, instance: &Instance, seen: &Seen<'_>) -> UnitStatus {
+/// Why a unit has not left, whether a person is needed, and since when.
+type Why = (Code, bool, String, Option<Time>);
+
+fn unit(
+    cluster: &Cluster,
+    part: &DrainNode,
+    instance: &Instance,
+    replacement: Option<&Instance>,
+    seen: &Seen<'_>,
+) -> UnitStatus {
     let class = class_of(cluster, instance);
-    let (code, blocks, message) = match class {
+    let started = part.started_at;
+    let (code, blocks, message, since) = match class {
         _ if part.state == DrainState::Queued => {
-            (Code::DrainQueued, false, "its node waits for its turn".to_owned())
+            (Code::DrainQueued, false, "its node waits for its turn".to_owned(), None)
         }
         Class::Stateful if !part.options.include_stateful => {
-            (Code::VolumeLocal, !part.options.ack_stateful, "its data is on a volume of this node".to_owned())
+            let message = "its data is on a volume of this node".to_owned();
+            (Code::VolumeLocal, !part.options.ack_stateful, message, started)
         }
         _ if instance.desired == Desired::Draining => {
             let edges = (seen.edges_left)(instance.id);
-            (
-                Code::EdgeConfirming,
-                false,
-                format!("{edges} edges have not confirmed that they send nothing there"),
-            )
+            let message = format!("{edges} edges have not confirmed that they send nothing there");
+            (Code::EdgeConfirming, false, message, None)
         }
         _ if instance.desired == Desired::Stopped => {
-            (Code::GracePeriod, false, "told to stop; its node has not said that it has".to_owned())
+            let message = "told to stop; its node has not said that it has".to_owned();
+            (Code::GracePeriod, false, message, None)
         }
-        Class::Batch => (Code::BatchRunning, false, "runs to its end, or to the deadline".to_owned()),
+        Class::Batch => {
+            (Code::BatchRunning, false, "runs to its end, or to the deadline".to_owned(), started)
+        }
         Class::System if must_leave(cluster, instance) == Leave::No => {
-            (Code::SystemLast, false, "leaves when nothing else is left".to_owned())
+            (Code::SystemLast, false, "leaves when nothing else is left".to_owned(), started)
         }
-        Class::Stateless | Class::Stateful | Class::System => waits_for(cluster, instance, seen),
+        Class::Stateless | Class::Stateful | Class::System => {
+            waits_for(cluster, part, instance, replacement, seen)
+        }
     };
     let unit = format!("instance/{}", cluster.instance_name(instance));
-    UnitStatus { id: instance.id, unit, class, code, blocks, message }
+    UnitStatus { id: instance.id, unit, class, code, blocks, message, since }
 }
 
 /// Why a stateless instance has not begun to leave.
-fn waits_for(cluster: &Cluster, instance: &Instance, seen: &Seen<'_>) -> (Code, bool, String) {
-    let replacement = cluster
-        .instances_of(instance.service)
-        .find(|other| other.replaces == Some(instance.id) && other.is_wanted());
+fn waits_for(
+    cluster: &Cluster,
+    part: &DrainNode,
+    instance: &Instance,
+    replacement: Option<&Instance>,
+    seen: &Seen<'_>,
+) -> Why {
     if let Some(replacement) = replacement {
         let (name, node) = (cluster.instance_name(replacement), &cluster.node(replacement.node).rec.id);
         let message = format!("{name} on {node} is {}", replacement.actual.as_str());
-        return (Code::ReplacementStarting, false, message);
+        return (Code::ReplacementStarting, false, message, Some(replacement.created_at));
     }
     let told = (seen.reasons)(instance.service)
         .iter()
         .find(|reason| !matches!(reason.code, Code::VolumeHomeNodeOffline));
     if let Some(reason) = told {
-        return (reason.code, reason.code == Code::ReplacementUnhealthy, reason.message.clone());
+        let blocks = reason.code == Code::ReplacementUnhealthy;
+        return (reason.code, blocks, reason.message.clone(), reason.since);
     }
-    (Code::MaxParallel, false, "others of its service are on the move".to_owned())
+    (Code::MaxParallel, false, "others of its service are on the move".to_owned(), part.started_at)
+}
+
+/// What takes the place of what, in the services that have something on the node. Looked up once: a
+/// search per unit would go through a large service a thousand times.
+fn replacements<'a>(cluster: &'a Cluster, left: &[&Instance]) -> BTreeMap<InstanceId, &'a Instance> {
+    let services: BTreeSet<ServiceIx> = left.iter().map(|instance| instance.service).collect();
+    let wanted = services.into_iter().flat_map(|service| cluster.instances_of(service));
+    wanted
+        .filter(|instance| instance.is_wanted())
+        .filter_map(|instance| Some((instance.replaces?, instance)))
+        .collect()
 }
 
 fn estimate(

@@ -141,7 +141,7 @@ impl World {
     }
 
     pub const LIMITS: Limits =
-        Limits { nodes_at_once: 1, stall_after: Millis::secs(120), default_deadline: None };
+        Limits { nodes_at_once: 1, stall_after: Millis::secs(120), default_deadline: None, balance_moves: 2 };
 
     /// Stores a drain of these nodes and returns its epoch.
     pub fn drain(&mut self, nodes: &[&str], options: DrainOptions) -> u64 {
@@ -157,6 +157,12 @@ impl World {
             nodes: nodes.collect(),
         }));
         epoch
+    }
+
+    /// Starts moves for balance; returns how many.
+    pub fn balance(&mut self, how_many: usize) -> usize {
+        let mut txn = Txn::new(&mut self.cluster, self.now);
+        planner::balance::start(&mut txn, &mut self.ids, how_many)
     }
 
     pub fn part(&self, node: &str) -> DrainNode {

@@ -193,6 +193,38 @@ impl Coordinator {
         self.change(now, |txn, _| txn.put(Change::Drain(drain)));
     }
 
+    /// The one node that is left, if it is closed: a cluster of which nothing else lives has no use for
+    /// a node that takes no work.
+    fn last_node(&self) -> Option<NodeIx> {
+        let mut live = self.cluster.nodes().filter(|(_, node)| !node.rec.is_offline());
+        match (live.next(), live.next()) {
+            (Some((ix, node)), None) if node.is_closed() && node.rec.intent != Intent::Disabled => Some(ix),
+            _ => None,
+        }
+    }
+
+    pub(super) fn watch_last_node(&mut self, now: Time) {
+        match self.last_node() {
+            Some(_) if self.timers.is_set(Timer::LastNode) => {}
+            Some(_) => self.timers.set(Timer::LastNode, now + self.timing.last_node_after),
+            None => self.timers.clear(Timer::LastNode),
+        }
+    }
+
+    /// Still the only one: its drain is cancelled, and it is active again.
+    pub(super) fn reopen_last_node(&mut self, now: Time) {
+        let Some(ix) = self.last_node() else { return };
+        let rec = self.cluster.node(ix).rec.clone();
+        if let Some(epoch) = self.cluster.node(ix).drain.as_ref().map(|drain| drain.epoch) {
+            self.cancel(epoch, |part| *part == rec.id, now);
+        }
+        let what = format!("node/{} is the last one: active again", rec.id);
+        let next = model::Node { intent: Intent::Active, ..rec };
+        self.change(now, |txn, _| txn.put(Change::Node(next)));
+        self.health_follows(ix);
+        self.audit("system:last_node".to_owned(), String::new(), what, now);
+    }
+
     /// What remains of a node's part of a drain, and why.
     pub fn drain_status(&self, part: &DrainNode, now: Time) -> Status {
         let reasons = |service| self.reasons(service);

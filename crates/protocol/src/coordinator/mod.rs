@@ -37,6 +37,11 @@ use sessions::Session;
 use sets::SetTable;
 use timers::{Timer, Timers};
 
+/// A node that changed gets its share back only after this: it may just be coming and going.
+const BALANCE_AFTER: model::Millis = model::Millis::secs(10);
+/// Between two looks while moves for balance are under way.
+const BALANCE_PAUSE: model::Millis = model::Millis::secs(2);
+
 /// The store is asked again this long after it was surely not reached.
 const COMMIT_RETRY: model::Millis = model::Millis(200);
 
@@ -303,6 +308,8 @@ impl Coordinator {
                 }
                 Timer::Node(node) => self.check_health(node, now),
                 Timer::Drains => self.drains_dirty = true,
+                Timer::Balance => self.balance(now),
+                Timer::LastNode => self.reopen_last_node(now),
                 Timer::Resend(node) => self.resend_orders(node, now),
                 Timer::Commit => {
                     if let Some(step) = self.log.retry() {
@@ -343,10 +350,12 @@ impl Coordinator {
                 }
                 Change::Node(_) => {
                     self.drains_dirty = true;
+                    self.timers.set(Timer::Balance, now + BALANCE_AFTER);
                     self.dirty.extend(std::mem::take(&mut self.starved));
                 }
                 Change::Drain(drain) => {
                     self.drains_dirty = true;
+                    self.timers.set(Timer::Balance, now + BALANCE_AFTER);
                     let nodes =
                         drain.nodes.iter().filter_map(|part| self.cluster.node_ix(part.node.as_str()));
                     closed.extend(nodes);

@@ -31,7 +31,7 @@ impl Coordinator {
         Ok(answer)
     }
 
-    fn audit(&mut self, who: String, from: String, what: String, now: Time) {
+    pub(super) fn audit(&mut self, who: String, from: String, what: String, now: Time) {
         self.change(now, |txn, _| {
             let number = txn.meta().audit_next;
             txn.put(Change::Meta(Meta { audit_next: number + 1, ..txn.meta().clone() }));

@@ -342,6 +342,7 @@ impl Coordinator {
         }
         let next = Node { health, health_since: now, ..rec.clone() };
         self.change(now, |txn, _| txn.put(Change::Node(next)));
+        self.watch_last_node(now);
         if health != Health::Offline {
             self.timers.set(Timer::Node(node), now + self.timing.degraded_after);
         }

@@ -92,6 +92,16 @@ impl Coordinator {
         }
     }
 
+    /// Gives nodes that are open again their share back, a few moves at a time, until it is even.
+    pub(super) fn balance(&mut self, now: Time) {
+        let moving = planner::balance::in_flight(&self.cluster);
+        let free = (self.limits.balance_moves as usize).saturating_sub(moving);
+        let started = self.change(now, |txn, ids| planner::balance::start(txn, ids, free));
+        if moving + started > 0 {
+            self.timers.set(Timer::Balance, now + super::BALANCE_PAUSE);
+        }
+    }
+
     /// Room appeared: what waits for it is looked at again.
     pub(super) fn roomier(&mut self) {
         self.dirty.extend(std::mem::take(&mut self.starved));

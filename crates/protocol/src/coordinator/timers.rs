@@ -10,6 +10,8 @@ pub(super) enum Timer {
     Node(NodeIx),
     Resend(NodeIx),
     Drains,
+    Balance,
+    LastNode,
     Commit,
 }
 

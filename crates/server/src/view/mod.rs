@@ -2,6 +2,7 @@
 //! state in its own task.
 
 mod cluster;
+mod drain;
 mod event;
 mod instance;
 mod node;
@@ -21,6 +22,11 @@ pub use cluster::{
     ViolationView,
 };
 pub(crate) use cluster::{Census, figures};
+pub use drain::{
+    BlockerView, DrainBody, DrainOptionsView, DrainStatusView, DrainView, DrainsBody, LeftView, MoveView,
+    PlanView, RemainingView, UnitView, WaitView,
+};
+pub(crate) use drain::{drain_status_view, drain_view, is_silent, plan_view};
 pub use event::{EventView, ResetView};
 pub use instance::{ExitView, InstanceView};
 pub(crate) use instance::{instance_view, visible_actual};

@@ -165,6 +165,7 @@ fn drain(file: &ConfigFile) -> Checked<DrainLimits> {
         nodes_at_once: file.drain.nodes_at_once as u32,
         stall_after: duration("drain.stall_after", &file.drain.stall_after)?,
         default_deadline,
+        balance_moves: file.balance.moves_at_once as u32,
     })
 }
 
