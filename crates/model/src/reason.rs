@@ -75,7 +75,7 @@ codes! {
     /// Its scratch data is being copied to the new node.
     DiskCopying = "disk_copying", "wait";
     /// Its data is on a volume of this node.
-    VolumeLocal = "volume_local", "acknowledge it, move the volume (`tidegate volume attach`), or include it";
+    VolumeLocal = "volume_local", "let it stay (`--ack-stateful`), bring its data elsewhere and `tidegate volume attach`, or stop it (`--include-stateful`)";
     /// Its volume's home node is offline; whether it still runs there is unknown.
     VolumeHomeNodeOffline = "volume_home_node_offline", "bring the node back, or `tidegate node confirm-dead`, then `tidegate volume attach`";
     /// The volume's directory is not on its home node.

@@ -136,29 +136,29 @@ impl<'a> Txn<'a> {
                     ("done", done),
                 ]
             };
+            if part.started_at.is_some() && old.is_none_or(|old| old.started_at.is_none()) {
+                let message = format!("drain {} begins with {} units", drain.epoch, part.total);
+                self.note(EventKind::DrainStarted, unit.clone(), message, fields());
+            }
+            if old.is_some_and(|old| old.done < part.done) {
+                let message = format!("{} of {} units have left", part.done, part.total);
+                self.note(EventKind::DrainProgressed, unit.clone(), message, fields());
+            }
+            // A drain may be blocked from its first moment.
+            if part.blocked && old.is_none_or(|old| !old.blocked) {
+                let message = "something needs a person".to_owned();
+                self.note(EventKind::DrainBlocked, unit.clone(), message, fields());
+            }
+            if part.stalled && old.is_none_or(|old| !old.stalled) {
+                let message = format!("nothing has left for a while; {} of {} have", part.done, part.total);
+                self.note(EventKind::DrainStalled, unit.clone(), message, fields());
+            }
             match (old.map(|old| old.state), part.state) {
-                (was, now) if was == Some(now) => {
-                    if old.is_some_and(|old| old.done < part.done) {
-                        let message = format!("{} of {} units have left", part.done, part.total);
-                        self.note(EventKind::DrainProgressed, unit.clone(), message, fields());
-                    }
-                    if part.blocked && old.is_some_and(|old| !old.blocked) {
-                        let message = "something needs a person".to_owned();
-                        self.note(EventKind::DrainBlocked, unit.clone(), message, fields());
-                    }
-                    if part.stalled && old.is_some_and(|old| !old.stalled) {
-                        let message =
-                            format!("nothing has left for a while; {} of {} have", part.done, part.total);
-                        self.note(EventKind::DrainStalled, unit, message, fields());
-                    }
-                }
+                (was, now) if was == Some(now) => {}
+                (_, DrainState::Draining) => {}
                 (_, DrainState::Queued) => {
                     let message = format!("drain {} is queued", drain.epoch);
                     self.note(EventKind::NodeStateChanged, unit, message, fields());
-                }
-                (_, DrainState::Draining) => {
-                    let message = format!("drain {} begins with {} units", drain.epoch, part.total);
-                    self.note(EventKind::DrainStarted, unit, message, fields());
                 }
                 (_, DrainState::Ended(Ending::Cancelled)) => {
                     let message = format!("drain {} is cancelled", drain.epoch);

@@ -35,18 +35,19 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 /// Reads `500ms`, `10s`, `5m`, `1h`, `1h30m`.
 pub fn parse_duration(text: &str) -> Result<Millis, String> {
     let bad = || format!("{text:?} is not a duration (write it like \"500ms\", \"10s\" or \"1h30m\")");
+    let long = || format!("{text:?} is longer than anybody waits");
     let mut rest = text.trim();
     let mut total: u64 = 0;
     if rest.is_empty() {
         return Err(bad());
     }
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
-        let number: u64 = rest[..digits].parse().map_err(|_| bad())?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).filter(|digits| *digits > 0).ok_or_else(bad)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| long())?;
         rest = &rest[digits..];
         let unit_end = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
         let scale = SPANS.iter().find(|(name, _)| *name == &rest[..unit_end]).ok_or_else(bad)?.1;
-        total = number.checked_mul(scale).and_then(|ms| total.checked_add(ms)).ok_or_else(bad)?;
+        total = number.checked_mul(scale).and_then(|ms| total.checked_add(ms)).ok_or_else(long)?;
         rest = &rest[unit_end..];
     }
     Ok(Millis(total))

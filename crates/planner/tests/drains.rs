@@ -439,3 +439,65 @@ fn lesson_13_balance_waits_while_anything_drains() {
     world.plan();
     assert_eq!(world.balance(2), 0);
 }
+
+#[test]
+fn the_preview_of_a_drain_that_runs_goes_by_the_options_it_is_asked_with() {
+    let mut world = World::with_nodes(2);
+    let mut db = file("db");
+    db.volume = Some(model::spec::file::VolumeFile { name: "data".into() });
+    world.apply(&db, 2);
+    world.let_it_run();
+    world.drain(&["n1"], options());
+    world.plan();
+    let look = |options| preview(&world.cluster, "n1", &options, Default::default(), world.now);
+    let blocked = look(options());
+    assert_eq!((blocked.moves.len(), blocked.blockers.len()), (0, 1));
+    let included = look(DrainOptions { include_stateful: true, ..options() });
+    assert_eq!((included.moves.len(), included.blockers.len()), (1, 0));
+}
+
+fn estimate_of(world: &World, node: &str) -> (Option<Millis>, String) {
+    let reasons = |service| {
+        let name = world.cluster.service(service).map(|entry| entry.rec.name.to_string()).unwrap_or_default();
+        world.planned.get(&name).map(|planned| planned.reasons.as_slice()).unwrap_or_default()
+    };
+    let seen = planner::drain::Seen { reasons: &reasons, edges_left: &|_| 0 };
+    let status = planner::drain::status(&world.cluster, &world.part(node), &seen, world.now);
+    (status.eta, status.eta_basis)
+}
+
+#[test]
+fn lesson_36_an_estimate_counts_only_what_a_wave_waits_for() {
+    let mut world = World::with_nodes(3);
+    let mut quick = web();
+    quick.migrate.min_healthy_time = "1s".into();
+    world.apply(&quick, 3);
+    let mut agent = file("agent");
+    (agent.kind, agent.migrate.min_healthy_time) = ("system".into(), "1h".into());
+    world.apply(&agent, 1);
+    world.let_it_run();
+    world.pass(Millis::secs(2));
+    let seen = preview(&world.cluster, "n1", &options(), World::LIMITS, world.now);
+    // One wave that waits for web's replacement, one in which the agent just stops.
+    assert_eq!((seen.waves, seen.eta), (2, Millis::secs(4)));
+    world.drain(&["n1"], options());
+    world.plan();
+    assert_eq!(estimate_of(&world, "n1").0, Some(Millis::secs(3)));
+}
+
+#[test]
+fn lesson_36_without_room_there_is_no_pace_to_estimate_from() {
+    let mut world = World::with_nodes(2);
+    let mut big = web();
+    big.memory = "600MiB".into();
+    world.apply(&big, 2);
+    let small = file("small");
+    world.apply(&small, 2);
+    world.let_it_run();
+    world.drain(&["n1"], options());
+    world.let_it_run();
+    assert!(world.part("n1").done > 0, "the small one has left");
+    let (eta, basis) = estimate_of(&world, "n1");
+    assert_eq!(eta, None);
+    expect!["there is no room elsewhere: until there is, or to the deadline"].assert_eq(&basis);
+}

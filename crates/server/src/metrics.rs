@@ -6,8 +6,14 @@ use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
 use prometheus_client::registry::Registry;
 
+use crate::view::DrainFigures;
+
 /// From a hundredth of a millisecond to ten seconds.
 const SECONDS: [f64; 13] = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0];
+
+/// From a second to a day.
+const DRAIN_SECONDS: [f64; 13] =
+    [1.0, 3.0, 10.0, 30.0, 60.0, 180.0, 600.0, 1800.0, 3600.0, 7200.0, 21600.0, 43200.0, 86400.0];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct NodeLabel {
@@ -24,6 +30,22 @@ struct HealthLabel {
     health: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClassLabel {
+    node: String,
+    class: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndingLabel {
+    ending: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CodeLabel {
+    code: String,
+}
+
 type Seconds = Gauge<f64, AtomicU64>;
 
 /// What is counted when it is asked for.
@@ -37,6 +59,7 @@ pub(crate) struct Figures {
     pub edges: i64,
     pub edges_behind: i64,
     pub unclaimed: i64,
+    pub drains: DrainFigures,
     pub acting: bool,
 }
 
@@ -58,6 +81,13 @@ pub(crate) struct Metrics {
     edges_behind: Gauge,
     unclaimed: Gauge,
     coordinator: Gauge,
+    evictions: Family<NodeLabel, Counter>,
+    drains_ended: Family<EndingLabel, Counter>,
+    drain_duration: Family<EndingLabel, Histogram, fn() -> Histogram>,
+    pub drain_stateless: Histogram,
+    drain_status: Family<NodeLabel, Gauge>,
+    drain_remaining: Family<ClassLabel, Gauge>,
+    drains_blocked: Family<CodeLabel, Gauge>,
 }
 
 impl Metrics {
@@ -79,8 +109,16 @@ impl Metrics {
             edges_behind: Gauge::default(),
             unclaimed: Gauge::default(),
             coordinator: Gauge::default(),
+            evictions: Family::default(),
+            drains_ended: Family::default(),
+            drain_duration: Family::new_with_constructor(drain_histogram),
+            drain_stateless: drain_histogram(),
+            drain_status: Family::default(),
+            drain_remaining: Family::default(),
+            drains_blocked: Family::default(),
         };
         metrics.register();
+        metrics.register_drains();
         metrics
     }
 
@@ -95,7 +133,7 @@ impl Metrics {
         registry.register("placements", "Instances placed", self.placements.clone());
         registry.register(
             "reschedules",
-            "Instances placed anew because of a lost node",
+            "Instances placed anew because of a node that is lost or empties",
             self.reschedules.clone(),
         );
         registry.register("plan_seconds", "Time to decide on one input", self.plan.clone());
@@ -112,6 +150,62 @@ impl Metrics {
             "Edges that do not serve the newest sets",
             self.edges_behind.clone(),
         );
+    }
+
+    fn register_drains(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("drain_status", "1 while a node drains", self.drain_status.clone());
+        registry.register(
+            "drain_remaining",
+            "What a drain has still to see off",
+            self.drain_remaining.clone(),
+        );
+        registry.register(
+            "drains_blocked",
+            "Nodes whose drain needs a person, by reason",
+            self.drains_blocked.clone(),
+        );
+        registry.register("drains_ended", "Nodes whose drain has ended", self.drains_ended.clone());
+        registry.register(
+            "drain_duration_seconds",
+            "From a node's turn to its ending",
+            self.drain_duration.clone(),
+        );
+        registry.register(
+            "drain_stateless_seconds",
+            "From a node's turn until its last stateless instance had stopped",
+            self.drain_stateless.clone(),
+        );
+        registry.register("evictions", "Instances told to leave a node that empties", self.evictions.clone());
+    }
+
+    pub fn evicted(&self, node: &str) {
+        self.evictions.get_or_create(&NodeLabel { node: node.to_owned() }).inc();
+    }
+
+    /// `took` from its turn; none if that never came.
+    pub fn drain_ended(&self, ending: &str, took: Option<f64>) {
+        let label = EndingLabel { ending: ending.to_owned() };
+        self.drains_ended.get_or_create(&label).inc();
+        if let Some(took) = took {
+            self.drain_duration.get_or_create(&label).observe(took);
+        }
+    }
+
+    fn set_drains(&self, figures: &DrainFigures) {
+        self.drain_status.clear();
+        for (node, draining) in &figures.draining {
+            self.drain_status.get_or_create(&NodeLabel { node: node.clone() }).set(*draining);
+        }
+        self.drain_remaining.clear();
+        for (node, class, count) in &figures.remaining {
+            let label = ClassLabel { node: node.clone(), class: (*class).to_owned() };
+            self.drain_remaining.get_or_create(&label).set(*count);
+        }
+        self.drains_blocked.clear();
+        for (code, count) in &figures.blocked {
+            self.drains_blocked.get_or_create(&CodeLabel { code: (*code).to_owned() }).set(*count);
+        }
     }
 
     pub fn rescheduled(&self, node: &str) {
@@ -139,6 +233,7 @@ impl Metrics {
         for (node, age) in &figures.heartbeat_ages {
             self.heartbeat_age.get_or_create(&NodeLabel { node: node.clone() }).set(*age);
         }
+        self.set_drains(&figures.drains);
         self.edges.set(figures.edges);
         self.edges_behind.set(figures.edges_behind);
         self.unclaimed.set(figures.unclaimed);
@@ -147,4 +242,8 @@ impl Metrics {
         encode(&mut text, &self.registry)?;
         Ok(text)
     }
+}
+
+fn drain_histogram() -> Histogram {
+    Histogram::new(DRAIN_SECONDS)
 }

@@ -86,6 +86,10 @@ impl Client {
         let nobody = |failure: Failure| Look::Nobody(failure.message.unwrap_or_default());
         let response = match self.request(Method::GET, path).timeout(LOOK_WITHIN).send().await {
             Ok(response) => response,
+            Err(error) if error.is_timeout() && !error.is_connect() => {
+                let (base, seconds) = (&self.base, LOOK_WITHIN.as_secs());
+                return Look::Nobody(format!("{base} did not answer within {seconds}s"));
+            }
             Err(error) => return nobody(self.unreachable(&error)),
         };
         let status = response.status();

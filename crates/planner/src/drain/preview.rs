@@ -3,18 +3,21 @@
 use std::collections::BTreeSet;
 
 use model::{
-    Actual, Change, Cluster, Desired, Drain, DrainNode, DrainOptions, Exit, InstanceId, Millis, Reason, Time,
-    Txn,
+    Actual, Change, Cluster, Desired, Drain, DrainNode, DrainOptions, DrainState, Ending, Exit, InstanceId,
+    Millis, Reason, Time, Txn,
 };
 
 use super::{
     leave::{Class, class_of},
     queue::{Limits, advance, remaining},
+    status::START_GUESS,
 };
 use crate::{Ids, reconcile};
 
 /// More waves than this are not played through; the preview says so by its number.
 const WAVES_MAX: u32 = 10_000;
+/// A wave in which instances only stop: most do so well within their grace.
+const STOP_GUESS: Millis = Millis::secs(1);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Move {
@@ -38,6 +41,7 @@ pub struct Preview {
 pub fn preview(cluster: &Cluster, node: &str, options: &DrainOptions, limits: Limits, now: Time) -> Preview {
     let mut world = cluster.clone();
     let Some(ix) = world.node_ix(node) else { return Preview::default() };
+    take_out(&mut world, node, now);
     let mut ids = Ids::new(world.meta());
     let epoch = u64::MAX;
     let part = DrainNode::queued(world.node(ix).rec.id.clone(), options.clone());
@@ -56,13 +60,12 @@ pub fn preview(cluster: &Cluster, node: &str, options: &DrainOptions, limits: Li
     // Alone: what else drains is another matter.
     let limits = Limits { nodes_at_once: u32::MAX, ..limits };
     for wave in 1..=WAVES_MAX {
-        let gone = round(&mut world, &mut ids, ix, limits, at, &mut out, wave);
+        let (gone, hold) = round(&mut world, &mut ids, ix, limits, at, &mut out, wave);
         if gone == 0 {
             break;
         }
         out.waves = wave;
-        let longest = out.moves.iter().filter(|m| m.wave == wave).count() as u64;
-        let pause = longest_hold(&world).max(Millis(longest.min(1) * 1000));
+        let pause = hold.max(STOP_GUESS);
         (out.eta, at) = (Millis(out.eta.0 + pause.0), at + pause);
     }
     for instance in remaining(&world, ix) {
@@ -71,8 +74,19 @@ pub fn preview(cluster: &Cluster, node: &str, options: &DrainOptions, limits: Li
     out
 }
 
+/// A node that drains already would go on with these options instead.
+fn take_out(world: &mut Cluster, node: &str, now: Time) {
+    let Some(mut drain) = world.last_drain_of(node).cloned() else { return };
+    for part in &mut drain.nodes {
+        if part.node.as_str() == node && part.ending().is_none() {
+            (part.state, part.ended_at) = (DrainState::Ended(Ending::Cancelled), Some(now));
+        }
+    }
+    world.apply(&Change::Drain(drain));
+}
+
 /// One wave: plan, let what was placed become healthy, let what was told to go be gone. Returns how
-/// many left the node.
+/// many left the node, and how long the slowest of its replacements takes to count.
 fn round(
     world: &mut Cluster,
     ids: &mut Ids,
@@ -81,7 +95,8 @@ fn round(
     now: Time,
     out: &mut Preview,
     wave: u32,
-) -> usize {
+) -> (usize, Millis) {
+    let mut hold = Millis::ZERO;
     let before: BTreeSet<InstanceId> = remaining(world, ix).iter().map(|instance| instance.id).collect();
     plan_all(world, ids, ix, limits, now, out);
     let fresh: Vec<_> = world
@@ -96,6 +111,7 @@ fn round(
         if let Some(old) = instance.replaces.filter(|old| before.contains(old)) {
             let unit = world.instance(old).map(|old| format!("instance/{}", world.instance_name(old)));
             let to = world.node(instance.node).rec.id.to_string();
+            hold = hold.max(Millis(held.0 + START_GUESS.0));
             out.moves.extend(unit.map(|unit| Move { unit, to: Some(to), wave }));
         }
         world.apply(&Change::Instance(instance));
@@ -112,7 +128,8 @@ fn round(
         (instance.exit, instance.ended_at) = (Some(Exit::Code(0)), Some(now));
         world.apply(&Change::Instance(instance));
     }
-    before.len() - remaining(world, ix).iter().filter(|i| before.contains(&i.id)).count()
+    let gone = before.len() - remaining(world, ix).iter().filter(|i| before.contains(&i.id)).count();
+    (gone, hold)
 }
 
 fn plan_all(
@@ -139,11 +156,6 @@ fn plan_all(
             }
         }
     }
-}
-
-fn longest_hold(world: &Cluster) -> Millis {
-    let specs = world.services().map(|(_, entry)| entry.rec.spec().migrate.min_healthy_time);
-    specs.max().unwrap_or_default()
 }
 
 fn leftover(world: &Cluster, instance: &model::Instance, out: &mut Preview, now: Time) {

@@ -126,17 +126,16 @@ fn begin(txn: &Txn<'_>, part: &mut DrainNode) {
 /// What a drain of this node still has to see off: everything the node has not reported stopped.
 pub fn remaining(cluster: &Cluster, node: NodeIx) -> Vec<&Instance> {
     let ignore_system = cluster.node(node).drain.as_ref().is_some_and(|drain| drain.ignore_system);
-    let counts = |instance: &&Instance| {
-        !instance.is_over() && !(ignore_system && class_of(cluster, instance) == Class::System)
-    };
-    cluster.instances_on(node).filter(counts).collect()
+    left_on(cluster, node, ignore_system)
 }
 
 fn units<'a>(cluster: &'a Cluster, node: NodeIx, options: &model::DrainOptions) -> Vec<&'a Instance> {
-    let counts = |instance: &&Instance| {
-        !instance.is_over() && !(options.ignore_system && class_of(cluster, instance) == Class::System)
-    };
-    cluster.instances_on(node).filter(counts).collect()
+    left_on(cluster, node, options.ignore_system)
+}
+
+fn left_on(cluster: &Cluster, node: NodeIx, ignore_system: bool) -> Vec<&Instance> {
+    let running = cluster.instances_on(node).filter(|instance| !instance.is_over());
+    running.filter(|instance| !ignore_system || class_of(cluster, instance) != Class::System).collect()
 }
 
 /// One look at a node that drains.

@@ -9,7 +9,7 @@ use model::{
 use super::leave::{Class, Leave, class_of, must_leave};
 
 /// Starting a process and its first check take about this long, where nothing better is known.
-const START_GUESS: Millis = Millis::secs(2);
+pub(super) const START_GUESS: Millis = Millis::secs(2);
 
 #[derive(Clone, Debug)]
 pub struct UnitStatus {
@@ -49,9 +49,7 @@ pub fn status(cluster: &Cluster, part: &DrainNode, seen: &Seen<'_>, now: Time) -
     let left = cluster.instances_on(ix).filter(|instance| !instance.is_over() && !ignored(instance));
     let left: Vec<&Instance> = left.collect();
     let coming = replacements(cluster, &left);
-    let show = |instance: &&Instance| {
-        unit(cluster, part, instance, coming.get(&instance.id).copied(), seen)
-    };
+    let show = |instance: &&Instance| unit(cluster, part, instance, coming.get(&instance.id).copied(), seen);
     let units: Vec<UnitStatus> = left.iter().map(show).collect();
     let progress = match (part.state, part.total) {
         (DrainState::Queued, _) => 0.0,
@@ -154,13 +152,23 @@ fn estimate(
         let until = part.deadline.map(|deadline| deadline.since(now));
         return (until, "batch instances run to their end, or to the deadline".to_owned());
     }
+    if units.iter().any(|unit| has_no_place(unit.code)) {
+        let until = part.deadline.filter(|_| !part.deadline_reached).map(|deadline| deadline.since(now));
+        return (until, "there is no room elsewhere: until there is, or to the deadline".to_owned());
+    }
     if let Some(started) = part.started_at.filter(|_| part.done > 0) {
         let each = now.since(started).0 / u64::from(part.done);
         return (Some(Millis(each * moving)), format!("pace of the last {} moves", part.done));
     }
-    let waves = units.iter().filter_map(|unit| wave_time(cluster, unit.id));
+    // Only these wait for a replacement; the others just stop.
+    let stateless = units.iter().filter(|unit| unit.class == Class::Stateless);
+    let waves = stateless.filter_map(|unit| wave_time(cluster, unit.id));
     let longest = waves.max().unwrap_or_default();
     (Some(longest), "min_healthy_time \u{d7} waves".to_owned())
+}
+
+fn has_no_place(code: Code) -> bool {
+    matches!(code, Code::NoCapacityMemory | Code::NoEligibleNode | Code::ConstraintUnsatisfied)
 }
 
 /// How long the moves of one service take by its policy.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use model::{
-    Change, Drain, DrainNode, DrainOptions, DrainState, Ending, Intent, Meta, Millis, NodeId, NodeIx, Return,
-    Then, Time,
+    Change, Cluster, Drain, DrainNode, DrainOptions, DrainState, Ending, Intent, Meta, Millis, NodeId,
+    NodeIx, Return, Then, Time,
 };
 use planner::drain::{self, Preview, Status};
 
@@ -234,14 +234,57 @@ impl Coordinator {
 
     /// What a drain of this node would do; refused as the drain would be. Changes nothing.
     pub fn preview_drain(&self, node: &str, request: &DrainRequest, now: Time) -> Result<Preview, ApiError> {
+        self.rehearse_drain(node, request, now).map(|rehearsal| rehearsal.play())
+    }
+
+    /// As [`preview_drain`](Self::preview_drain), on a copy that may be played through elsewhere.
+    pub fn rehearse_drain(
+        &self,
+        node: &str,
+        request: &DrainRequest,
+        now: Time,
+    ) -> Result<Rehearsal, ApiError> {
         let ix = self.node_ix(node)?;
         check_sizes(request)?;
-        if self.cluster.node(ix).drain.is_none() {
-            self.preflight(&[ix])?;
-        }
-        let options =
-            options(&DrainOptions { deadline: self.limits.default_deadline, ..Default::default() }, request);
-        Ok(drain::preview(&self.cluster, node, &options, self.limits, now))
+        let running = self.cluster.node(ix).drain.as_ref().and_then(|drain| self.cluster.drain(drain.epoch));
+        let before = match running.and_then(|drain| drain.part(node)) {
+            Some(part) => part.options.clone(),
+            None => {
+                self.preflight(&[ix])?;
+                DrainOptions { deadline: self.limits.default_deadline, ..Default::default() }
+            }
+        };
+        Ok(Rehearsal {
+            cluster: self.cluster.clone(),
+            node: node.to_owned(),
+            options: options(&before, request),
+            limits: self.limits,
+            now,
+        })
+    }
+}
+
+/// A drain that is only played through.
+pub struct Rehearsal {
+    cluster: Cluster,
+    node: String,
+    options: DrainOptions,
+    limits: drain::Limits,
+    now: Time,
+}
+
+impl Rehearsal {
+    pub fn play(&self) -> Preview {
+        drain::preview(&self.cluster, &self.node, &self.options, self.limits, self.now)
+    }
+
+    /// As it was when it was asked.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    pub fn node(&self) -> &str {
+        &self.node
     }
 }
 

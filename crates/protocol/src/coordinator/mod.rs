@@ -20,9 +20,12 @@ use model::{
     Change, Cluster, Code, Event, EventKind, Health, InstanceId, Meta, NodeIx, Reason, ServiceIx, Term, Time,
     Txn, encode_change,
 };
-pub use planner::drain::{Class, Limits as DrainLimits, Move, Preview, Status as DrainStatus, UnitStatus};
+pub use planner::drain::{
+    Class, Limits as DrainLimits, Move, Preview, Status as DrainStatus, UnitStatus, class_of,
+};
 use planner::{Ids, drain::Limits};
 
+pub use drains::Rehearsal;
 pub use request::{
     Answer, ApiError, Applied, Apply, Asked, DrainRequest, ErrorKind, Outcome, Request, WantedIntent,
 };

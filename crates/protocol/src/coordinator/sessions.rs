@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Actual, Change, ClusterId, Code, Health, Instance, InstanceId, Intent, Life, Node, NodeIx, ProcessEpoch,
-    Return, Term, Time, VolumeId,
+    Actual, Change, ClusterId, Code, Desired, Health, Instance, InstanceId, Intent, Life, Node, NodeIx,
+    ProcessEpoch, Return, Term, Time, VolumeId,
 };
 
 use super::{ConnId, Coordinator, Output, Seen, timers::Timer};
@@ -432,6 +432,15 @@ fn is_over(actual: Actual) -> bool {
     matches!(actual, Actual::Stopped | Actual::Failed)
 }
 
+/// What the coordinator noted when it gave an instance up says more than its node's last words: a process
+/// that ended again and again says `restarting` to its end, and would be tried for ever.
+fn reason_after(before: (Desired, Option<Code>), said: (Actual, Option<Code>)) -> Option<Code> {
+    match (before, said) {
+        ((Desired::Draining | Desired::Stopped, Some(Code::Unhealthy)), _) => Some(Code::Unhealthy),
+        ((_, noted), (actual, said)) => said.or(noted.filter(|_| is_over(actual))),
+    }
+}
+
 /// The record after a node's report.
 fn reported(before: &Instance, status: &Status, now: Time) -> Instance {
     let mut after = before.clone();
@@ -442,8 +451,7 @@ fn reported(before: &Instance, status: &Status, now: Time) -> Instance {
         after.ports = status.ports.clone().into_boxed_slice();
     }
     after.exit = status.exit;
-    // What the coordinator noted when it gave the instance up says more than the node's plain stop.
-    after.reason = status.reason.or(before.reason.filter(|_| is_over(status.actual)));
+    after.reason = reason_after((before.desired, before.reason), (status.actual, status.reason));
     after.message = status.message.as_deref().map(Into::into);
     after.healthy_since = match (status.healthy_for, before.healthy_since) {
         (None, _) => None,
@@ -455,4 +463,26 @@ fn reported(before: &Instance, status: &Status, now: Time) -> Instance {
         false => None,
     };
     after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lesson_8_one_given_up_as_unhealthy_stays_so_whatever_its_node_says_while_it_stops() {
+        let given_up = (Desired::Stopped, Some(Code::Unhealthy));
+        for actual in [Actual::Stopping, Actual::Stopped, Actual::Failed] {
+            for said in [None, Some(Code::Restarting), Some(Code::CrashLooping)] {
+                assert_eq!(reason_after(given_up, (actual, said)), Some(Code::Unhealthy));
+            }
+        }
+        // One that is wanted may get better, or worse.
+        let wanted = (Desired::Running, Some(Code::Unhealthy));
+        assert_eq!(reason_after(wanted, (Actual::Ready, None)), None);
+        assert_eq!(
+            reason_after(wanted, (Actual::Failed, Some(Code::CrashLooping))),
+            Some(Code::CrashLooping)
+        );
+    }
 }

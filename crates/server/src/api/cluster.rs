@@ -3,7 +3,8 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use model::Code;
+use model::{Code, Time};
+use protocol::coordinator::Coordinator;
 
 use super::error::{Answer, ApiFailure};
 use super::state::ApiState;
@@ -11,7 +12,7 @@ use crate::OfficeHandle;
 use crate::office::read_addresses;
 use crate::view::{
     CandidateView, Census, CoordinatorView, DoctorView, ErrorView, NodeTotals, ReasonView, StatusView,
-    StoreView, ViolationView, rfc3339,
+    StoreView, ViolationView, drain_reasons, rfc3339,
 };
 
 /// The cluster in a few numbers: who decides, who else could, what is there, what is wrong.
@@ -38,12 +39,20 @@ pub(super) async fn status(State(state): State<ApiState>) -> Answer<Json<StatusV
         volumes: coordinator.cluster().volumes().count() as u64,
         unclaimed: unclaimed.unsigned_abs(),
         store: None,
-        reasons: coordinator.cluster_reasons().iter().map(ReasonView::of).collect(),
+        reasons: reasons(coordinator, now),
         time: rfc3339(now),
     });
     let mut view = seen.await?;
     add_store(office, &mut view).await;
     Ok(Json(view))
+}
+
+/// What concerns the cluster as a whole, and the drains that need a person or go nowhere.
+fn reasons(coordinator: &Coordinator, now: Time) -> Vec<ReasonView> {
+    let cluster = coordinator.cluster_reasons();
+    let nodes = coordinator.cluster().nodes();
+    let drains = nodes.flat_map(|(_, node)| drain_reasons(coordinator, node, now));
+    cluster.iter().map(ReasonView::of).chain(drains).collect()
 }
 
 /// What only the store knows. It may be silent; the rest is shown all the same.

@@ -43,18 +43,36 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for InBody<T> {
     type Rejection = ApiFailure;
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, ApiFailure> {
-        let bytes = read(request.into_body()).await?;
-        // A list would be taken for a shape's fields in their order.
-        if bytes.trim_ascii_start().first().is_some_and(|first| *first == b'[') {
-            return Err(ApiFailure::invalid("the body is a list, not an object"));
-        }
-        serde_json::from_slice(&bytes).map(InBody).map_err(|error| {
-            let what = if error.is_data() { "does not have the right shape" } else { "is not JSON" };
-            ApiFailure::invalid(format!("the body {what}: {error}"))
-                .with("line", error.line())
-                .with("column", error.column())
-        })
+        parse(&read(request.into_body()).await?).map(InBody)
     }
+}
+
+/// As [`InBody`]; without a body it is as if all of it were left out.
+pub(super) struct InBodyOrNone<T>(pub T);
+
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for InBodyOrNone<T> {
+    type Rejection = ApiFailure;
+
+    async fn from_request(request: Request, _state: &S) -> Result<Self, ApiFailure> {
+        let bytes = read(request.into_body()).await?;
+        match bytes.trim_ascii().is_empty() {
+            true => Ok(InBodyOrNone(T::default())),
+            false => parse(&bytes).map(InBodyOrNone),
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiFailure> {
+    // A list would be taken for a shape's fields in their order.
+    if bytes.trim_ascii_start().first().is_some_and(|first| *first == b'[') {
+        return Err(ApiFailure::invalid("the body is a list, not an object"));
+    }
+    serde_json::from_slice(bytes).map_err(|error| {
+        let what = if error.is_data() { "does not have the right shape" } else { "is not JSON" };
+        ApiFailure::invalid(format!("the body {what}: {error}"))
+            .with("line", error.line())
+            .with("column", error.column())
+    })
 }
 
 async fn read(body: Body) -> Result<bytes::Bytes, ApiFailure> {

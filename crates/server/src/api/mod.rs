@@ -5,6 +5,7 @@
 
 mod caller;
 mod cluster;
+mod drains;
 mod error;
 mod events;
 mod extract;
@@ -36,7 +37,7 @@ const _: () = assert!(BODY_BYTES_MAX >= 4 * model::spec::SPEC_BYTES_MAX);
         license(name = "Apache-2.0 OR MIT")
     ),
     tags(
-        (name = "nodes"), (name = "services"), (name = "instances"), (name = "volumes"), (name = "cluster"),
+        (name = "nodes"), (name = "drains"), (name = "services"), (name = "instances"), (name = "volumes"), (name = "cluster"),
         (name = "daemon", description = "Answered by every daemon for itself.")
     )
 )]
@@ -49,6 +50,10 @@ fn v1() -> OpenApiRouter<ApiState> {
         .routes(routes!(nodes::one))
         .routes(routes!(nodes::set_intent))
         .routes(routes!(nodes::confirm_dead))
+        .routes(routes!(drains::get, drains::put, drains::delete))
+        .routes(routes!(drains::plan))
+        .routes(routes!(drains::list, drains::create))
+        .routes(routes!(drains::one, drains::cancel))
         .routes(routes!(services::list))
         .routes(routes!(services::one, services::put, services::delete))
         .routes(routes!(services::apply))

@@ -157,7 +157,7 @@ fn checked(files: &[ServiceFile]) -> Answer<Vec<Apply>> {
     Ok(applies)
 }
 
-fn unexpected() -> ApiFailure {
+pub(super) fn unexpected() -> ApiFailure {
     let message = "internal server error: the coordinator's answer does not fit the request";
     ApiFailure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
 }

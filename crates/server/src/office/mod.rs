@@ -2,14 +2,15 @@
 //! coordinator while it is elected itself.
 //!
 //! [`candidate`] is the life of a candidate, [`warm`] its copy of the state while it waits, [`lease`]
-//! what keeps it in office, [`term`] the task that owns the coordinator, [`commit`] how a write ends,
-//! [`upkeep`] what the store needs now and then.
+//! what keeps it in office, [`term`] the task that owns the coordinator, [`tally`] what it counts,
+//! [`commit`] how a write ends, [`upkeep`] what the store needs now and then.
 
 mod candidate;
 mod commit;
 mod handle;
 mod lease;
 mod load;
+mod tally;
 mod term;
 mod upkeep;
 mod warm;

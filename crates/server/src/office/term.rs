@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use model::{Event, EventKind, InstanceId, Millis, Term, Time};
+use model::{Event, EventKind, Millis, Term, Time};
 use protocol::coordinator::{
     Answer, ApiError, Asked, ConnId, Coordinator, Input, Output, Request, RequestId, Start, Stored,
 };
@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use wire::{ConnEvent, Outbox};
 
-use super::{Shared, commit, load::Loaded};
+use super::{Shared, commit, load::Loaded, tally::Tally};
 use crate::Clock;
 
 /// Sleeps are cut into pieces: the timer stands still while the machine is suspended, the boot clock
@@ -80,6 +80,7 @@ pub(crate) struct Tenure {
     waiting: BTreeMap<RequestId, Waiting>,
     next_request: u64,
     tasks: JoinSet<()>,
+    tally: Tally,
     control: mpsc::UnboundedSender<Control>,
     from_control: mpsc::UnboundedReceiver<Control>,
     inbound: mpsc::Receiver<Inbound>,
@@ -124,6 +125,7 @@ impl Tenure {
             waiting: BTreeMap::new(),
             next_request: 1,
             tasks: JoinSet::new(),
+            tally: Tally::default(),
             control: channels.control,
             from_control: channels.from_control,
             inbound: channels.inbound,
@@ -302,22 +304,8 @@ impl Tenure {
 
     fn event(&mut self, event: Event) {
         log(&event);
-        if event.kind == EventKind::InstanceAllocated {
-            self.shared.metrics.placements.inc();
-            if let Some(node) = self.replaced_lost(&event) {
-                self.shared.metrics.rescheduled(node);
-            }
-        }
+        self.tally.count(&self.shared.metrics, self.coordinator.cluster(), &event);
         self.shared.events.push(event);
-    }
-
-    /// The node whose loss made this placement necessary.
-    fn replaced_lost(&self, event: &Event) -> Option<&str> {
-        let cluster = self.coordinator.cluster();
-        let (_, name) = event.unit.split_once('/')?;
-        let id: InstanceId = name.parse().ok()?;
-        let lost = cluster.instance(cluster.instance(id)?.replaces?)?;
-        (lost.actual == model::Actual::Lost).then(|| cluster.node(lost.node).rec.id.as_str())
     }
 
     fn transact(&mut self, head: u64, ops: Vec<protocol::coordinator::Op>) {

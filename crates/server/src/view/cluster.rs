@@ -7,7 +7,7 @@ use protocol::coordinator::Coordinator;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ReasonView, service::Tally, visible_actual};
+use super::{ReasonView, node_state, service::Tally, visible_actual};
 use crate::{Slice, metrics::Figures};
 
 /// Instances looked at in one go; heartbeats wait meanwhile.
@@ -145,14 +145,14 @@ impl NodeTotals {
         let mut totals = NodeTotals::default();
         for (_, node) in coordinator.cluster().nodes() {
             totals.total += 1;
-            *totals.by_state.entry(node.rec.intent.as_str().to_owned()).or_default() += 1;
+            *totals.by_state.entry(node_state(node).to_owned()).or_default() += 1;
             *totals.by_health.entry(node.rec.health.as_str().to_owned()).or_default() += 1;
         }
         totals
     }
 }
 
-/// What is counted for a scrape, but for the services and instances.
+/// What is counted for a scrape, but for the services, instances and drains.
 pub(crate) fn figures(coordinator: &Coordinator, now: Time) -> Figures {
     let cluster = coordinator.cluster();
     let newest = coordinator.sets_revision();

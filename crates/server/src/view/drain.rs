@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use model::{Code, Drain, DrainNode, DrainOptions, Ending, Health, NodeEntry, Reason, Return, Then, Time};
+use model::{
+    Cluster, Code, Drain, DrainNode, DrainOptions, Ending, Health, NodeEntry, Reason, Return, Then, Time,
+};
 use protocol::coordinator::{Class, Coordinator, DrainStatus, Preview, UnitStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::rfc3339;
+use super::{ReasonView, rfc3339};
 
 /// What may be said of a drain. What is omitted has its default, or keeps its value in a drain that
 /// runs.
@@ -260,14 +262,14 @@ pub(crate) fn drain_view(coordinator: &Coordinator, drain: &Drain, now: Time) ->
     }
 }
 
-pub(crate) fn plan_view(coordinator: &Coordinator, node: &str, plan: &Preview) -> PlanView {
+pub(crate) fn plan_view(cluster: &Cluster, node: &str, plan: &Preview) -> PlanView {
     let blocker = |reason: &Reason| BlockerView {
         code: reason.code.as_str().to_owned(),
         unit: reason.unit.clone(),
         since: reason.since.map(rfc3339),
         message: reason.message.clone(),
         hint: reason.code.hint().to_owned(),
-        details: volume_details(coordinator, reason.code, &reason.unit),
+        details: volume_details(cluster, reason.code, &reason.unit),
     };
     let wait = |reason: &Reason| WaitView {
         code: reason.code.as_str().to_owned(),
@@ -290,8 +292,87 @@ pub(crate) fn plan_view(coordinator: &Coordinator, node: &str, plan: &Preview) -
     }
 }
 
+/// Why a node's unfinished drain needs a person, or goes nowhere: each code once.
+pub(crate) fn drain_reasons(coordinator: &Coordinator, node: &NodeEntry, now: Time) -> Vec<ReasonView> {
+    let Some((drain, part)) = unfinished(coordinator, node) else { return Vec::new() };
+    let unit = format!("node/{}", part.node);
+    let mut found: Vec<ReasonView> = Vec::new();
+    let status = coordinator.drain_status(part, now);
+    for (code, units) in blocking(&status) {
+        let (first, more) = (units[0], units.len() - 1);
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        let message = format!("{} keeps drain {}: {}{more}", first.unit, drain.epoch, first.message);
+        found.push(ReasonView::new(code, unit.clone(), first.since, Some(&message)));
+    }
+    if part.stalled {
+        let message =
+            format!("{} of {} units have left in drain {}, none lately", part.done, part.total, drain.epoch);
+        found.push(ReasonView::new(Code::DrainStalled, unit, part.progress_at, Some(&message)));
+    }
+    found
+}
+
+fn unfinished<'a>(coordinator: &'a Coordinator, node: &NodeEntry) -> Option<(&'a Drain, &'a DrainNode)> {
+    let drain = coordinator.cluster().drain(node.drain.as_ref()?.epoch)?;
+    Some((drain, drain.part(node.rec.id.as_str())?))
+}
+
+fn blocking(status: &DrainStatus) -> BTreeMap<Code, Vec<&UnitStatus>> {
+    let mut codes: BTreeMap<Code, Vec<&UnitStatus>> = BTreeMap::new();
+    for unit in status.units.iter().filter(|unit| unit.blocks) {
+        codes.entry(unit.code).or_default().push(unit);
+    }
+    codes
+}
+
+/// What is counted of drains for a scrape.
+#[derive(Debug, Default)]
+pub(crate) struct DrainFigures {
+    /// 1 for a node whose turn has come.
+    pub draining: Vec<(String, i64)>,
+    /// By node and class, of nodes in an unfinished drain.
+    pub remaining: Vec<(String, &'static str, i64)>,
+    /// Nodes whose drain needs a person, by why.
+    pub blocked: BTreeMap<&'static str, i64>,
+}
+
+impl DrainFigures {
+    pub fn of(coordinator: &Coordinator, now: Time) -> DrainFigures {
+        let mut figures = DrainFigures::default();
+        for (_, node) in coordinator.cluster().nodes() {
+            let id = node.rec.id.to_string();
+            figures.draining.push((id.clone(), i64::from(node.is_draining())));
+            let Some((drain, part)) = unfinished(coordinator, node) else { continue };
+            let status = coordinator.drain_status(part, now);
+            for code in blocking(&status).into_keys() {
+                *figures.blocked.entry(code.as_str()).or_default() += 1;
+            }
+            let left = remaining(coordinator, drain, part, &status);
+            for (class, count) in left.by_class() {
+                figures.remaining.push((id.clone(), class, count as i64));
+            }
+        }
+        figures
+    }
+}
+
+impl RemainingView {
+    fn by_class(&self) -> [(&'static str, u64); 8] {
+        [
+            ("stateless", self.instances),
+            ("stateful", self.stateful),
+            ("batch", self.batch),
+            ("system", self.system),
+            ("maintainers", self.maintainers),
+            ("dispatchers", self.dispatchers.values().sum()),
+            ("stores", self.stores),
+            ("unknown", self.unknown),
+        ]
+    }
+}
+
 /// Nothing that such a node said last can be relied on.
-pub(crate) fn is_silent(node: &NodeEntry) -> bool {
+fn is_silent(node: &NodeEntry) -> bool {
     matches!(node.rec.health, Health::Offline | Health::Degraded(Code::HeartbeatsLate))
 }
 
@@ -342,7 +423,7 @@ fn blocker(coordinator: &Coordinator, unit: &UnitStatus) -> BlockerView {
         since: unit.since.map(rfc3339),
         message: unit.message.clone(),
         hint: unit.code.hint().to_owned(),
-        details: volume_details(coordinator, unit.code, &unit.unit),
+        details: volume_details(coordinator.cluster(), unit.code, &unit.unit),
     }
 }
 
@@ -356,8 +437,7 @@ fn wait(unit: &UnitStatus) -> WaitView {
 }
 
 /// Which volume keeps an instance where it is.
-fn volume_details(coordinator: &Coordinator, code: Code, unit: &str) -> Map<String, Value> {
-    let cluster = coordinator.cluster();
+fn volume_details(cluster: &Cluster, code: Code, unit: &str) -> Map<String, Value> {
     let find = || {
         let id = unit.strip_prefix("instance/")?.parse().ok()?;
         let instance = cluster.instance(id)?;

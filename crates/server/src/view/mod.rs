@@ -26,12 +26,12 @@ pub use drain::{
     BlockerView, DrainBody, DrainOptionsView, DrainStatusView, DrainView, DrainsBody, LeftView, MoveView,
     PlanView, RemainingView, UnitView, WaitView,
 };
-pub(crate) use drain::{drain_status_view, drain_view, is_silent, plan_view};
+pub(crate) use drain::{DrainFigures, drain_reasons, drain_status_view, drain_view, plan_view};
 pub use event::{EventView, ResetView};
 pub use instance::{ExitView, InstanceView};
 pub(crate) use instance::{instance_view, visible_actual};
-pub(crate) use node::node_view;
 pub use node::{CountsView, NodeView, ResourcesView, UnclaimedView};
+pub(crate) use node::{node_state, node_view};
 pub use service::{AppliedView, ApplyView, BackendView, BackendsView, CountChange, RolloutView, ServiceView};
 pub(crate) use service::{backends_view, service_view};
 pub use spec::{

@@ -8,14 +8,14 @@ use protocol::message::Inventory;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ReasonView, rfc3339};
+use super::{ReasonView, drain_reasons, rfc3339};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
     pub id: String,
     /// `coordinator`, `worker`, `edge`.
     pub roles: Vec<String>,
-    /// The intent, or `draining` while a drain runs.
+    /// `draining`, or `queued` while it waits for its turn in a drain; else the intent.
     pub state: String,
     /// What the operator wants: `active`, `drained`, `stopping`, `disabled`.
     pub intent: String,
@@ -91,6 +91,14 @@ impl From<&Inventory> for UnclaimedView {
     }
 }
 
+pub(crate) fn node_state(entry: &NodeEntry) -> &'static str {
+    match &entry.drain {
+        Some(drain) if drain.draining => "draining",
+        Some(_) => "queued",
+        None => entry.rec.intent.as_str(),
+    }
+}
+
 /// `acting` is the candidate that is the coordinator.
 pub(crate) fn node_view(coordinator: &Coordinator, ix: NodeIx, acting: &str, now: Time) -> NodeView {
     let cluster = coordinator.cluster();
@@ -100,7 +108,7 @@ pub(crate) fn node_view(coordinator: &Coordinator, ix: NodeIx, acting: &str, now
     NodeView {
         id: rec.id.to_string(),
         roles: rec.roles.iter().map(|role| role.as_str().to_owned()).collect(),
-        state: rec.intent.as_str().to_owned(),
+        state: node_state(entry).to_owned(),
         intent: rec.intent.as_str().to_owned(),
         health: rec.health.as_str().to_owned(),
         health_since: rfc3339(rec.health_since),
@@ -121,8 +129,11 @@ pub(crate) fn node_view(coordinator: &Coordinator, ix: NodeIx, acting: &str, now
         }
         .to_owned(),
         unclaimed: seen.map(|seen| seen.unclaimed.iter().map(Into::into).collect()).unwrap_or_default(),
-        drain_epoch: None,
-        reasons: reasons(entry, seen, now),
+        drain_epoch: entry.drain.as_ref().map(|drain| drain.epoch),
+        reasons: reasons(entry, seen, now)
+            .into_iter()
+            .chain(drain_reasons(coordinator, entry, now))
+            .collect(),
         registered_at: rfc3339(rec.registered_at),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::Millis;
-use protocol::Timing;
+use protocol::{Timing, coordinator::DrainLimits};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use server::{ApiState, Office, OfficeConfig, OfficeHandle};
@@ -34,6 +34,10 @@ pub struct Daemon {
 
 impl Daemon {
     pub async fn start(id: &str, store: Arc<dyn Store>, timing: Timing) -> Daemon {
+        Daemon::start_with(id, store, timing, DrainLimits::default()).await
+    }
+
+    pub async fn start_with(id: &str, store: Arc<dyn Store>, timing: Timing, drain: DrainLimits) -> Daemon {
         let api_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let rpc_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (api, rpc) = (api_listener.local_addr().unwrap(), rpc_listener.local_addr().unwrap());
@@ -42,7 +46,7 @@ impl Daemon {
             api: api.to_string(),
             rpc: rpc.to_string(),
             timing,
-            drain: Default::default(),
+            drain,
             store,
         });
         let stop = CancellationToken::new();

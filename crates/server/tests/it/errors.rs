@@ -8,7 +8,7 @@ use store::memory::MemoryStore;
 use crate::daemon::{Daemon, call, web};
 use crate::node::FakeNode;
 
-async fn told(daemon: &Daemon, method: Method, path: &str, body: Option<Value>) -> String {
+pub async fn told(daemon: &Daemon, method: Method, path: &str, body: Option<Value>) -> String {
     let (status, answer) = call(daemon.api, method.clone(), path, body).await;
     let error = &answer["error"];
     let (code, message) = (error["code"].as_str(), error["message"].as_str());

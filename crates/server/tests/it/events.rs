@@ -6,14 +6,14 @@ use store::memory::MemoryStore;
 use crate::daemon::{Daemon, eventually, web};
 
 #[derive(Debug, Default)]
-struct Sse {
+pub struct Sse {
     id: u64,
-    event: String,
+    pub event: String,
     data: serde_json::Value,
 }
 
 /// Everything there is at the moment.
-async fn read(daemon: &Daemon, query: &str, last: Option<u64>) -> Vec<Sse> {
+pub async fn read(daemon: &Daemon, query: &str, last: Option<u64>) -> Vec<Sse> {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let mut request = client.get(format!("http://{}/v1/events?follow=false{query}", daemon.api));
     if let Some(last) = last {

@@ -5,6 +5,9 @@
 
 mod api;
 mod daemon;
+mod drain_errors;
+mod drain_metrics;
+mod drains;
 mod errors;
 mod events;
 mod forward;

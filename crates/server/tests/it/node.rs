@@ -33,6 +33,12 @@ impl FakeNode {
         FakeNode::live(rpc, hello(id, api, Vec::new()))
     }
 
+    /// One that may be elected and runs nothing.
+    pub fn join_candidate(rpc: SocketAddr, id: &str) -> FakeNode {
+        let roles = Roles { coordinator: true, worker: false, edge: false };
+        FakeNode::live(rpc, Hello { roles, ..hello(id, "127.0.0.1:1", Vec::new()) })
+    }
+
     /// With something on its disk that nobody ordered.
     pub fn join_with_unclaimed(rpc: SocketAddr, id: &str) -> FakeNode {
         let status = status(InstanceId(77), 1, 1, Actual::Ready);

@@ -1,6 +1,7 @@
 //! The commands that ask a running cluster.
 
 mod apply;
+mod drain;
 mod events;
 mod instance;
 mod node;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use server::view::DoctorView;
 
 use crate::{
-    cli::{Command, Format, Global, InstanceCommand, NodeCommand, VolumeCommand},
+    cli::{Command, DrainCommand, Format, Global, InstanceCommand, NodeCommand, VolumeCommand},
     client::{Client, encode, shape},
     failure::{Failure, Outcome},
     out, target,
@@ -62,6 +63,7 @@ pub async fn run(global: &Global, command: Command) -> Outcome {
         Command::Scale { target, count } => scale(&asker, &target, count).await,
         Command::Status { target } => status::status(&asker, target.as_deref()).await,
         Command::Node(command) => node_command(&asker, command).await,
+        Command::Drain(command) => drain_command(&asker, command).await,
         Command::Instance(command) => instance_command(&asker, command).await,
         Command::Volume(command) => volume_command(&asker, command).await,
         Command::Events { follow, since } => events::events(&asker, follow, since).await,
@@ -80,9 +82,19 @@ async fn node_command(asker: &Asker, command: NodeCommand) -> Outcome {
     match command {
         NodeCommand::List => node::list(asker).await,
         NodeCommand::Status { node } => node::status(asker, target::expect(target::Kind::Node, &node)?).await,
+        NodeCommand::Drain(args) => drain::start(asker, args).await,
+        NodeCommand::Cancel { node } => drain::cancel_node(asker, &node).await,
         NodeCommand::Enable { node } => node::set_intent(asker, &node, "active").await,
         NodeCommand::Disable { node } => node::set_intent(asker, &node, "disabled").await,
         NodeCommand::ConfirmDead { node } => node::confirm_dead(asker, &node).await,
+    }
+}
+
+async fn drain_command(asker: &Asker, command: DrainCommand) -> Outcome {
+    match command {
+        DrainCommand::List => drain::list(asker).await,
+        DrainCommand::Status { epoch } => drain::status(asker, &epoch).await,
+        DrainCommand::Cancel { epoch } => drain::cancel(asker, &epoch).await,
     }
 }
 

@@ -2,9 +2,9 @@
 
 use reqwest::Method;
 use serde_json::json;
-use server::view::{InstanceView, List, NodeView};
+use server::view::{DrainStatusView, InstanceView, List, NodeView};
 
-use super::{Asker, tables};
+use super::{Asker, drain, tables};
 use crate::{
     client::{encode, shape},
     failure::Outcome,
@@ -20,8 +20,12 @@ pub async fn list(asker: &Asker) -> Outcome {
 }
 
 pub async fn status(asker: &Asker, name: &str) -> Outcome {
-    let answer = asker.client.get(&format!("/v1/nodes/{}", encode(name))).await?;
+    let mut answer = asker.client.get(&format!("/v1/nodes/{}", encode(name))).await?;
+    let part = asker.client.find(&format!("/v1/nodes/{}/drain", encode(name))).await?;
     if asker.is_json() {
+        if let Some(fields) = answer.as_object_mut() {
+            fields.insert("drain".to_owned(), json!(part));
+        }
         return out::json(&answer);
     }
     let node: NodeView = shape(&answer)?;
@@ -46,7 +50,12 @@ pub async fn status(asker: &Asker, name: &str) -> Outcome {
             "  {n} unclaimed: they run there, this cluster does not know them, and leaves them"
         ))?;
     }
-    tables::reasons(&node.id, &node.reasons)?;
+    let part: Option<DrainStatusView> = part.as_ref().map(shape).transpose()?;
+    tables::reasons(&node.id, &drain::besides(&node.reasons, part.as_ref()))?;
+    if let Some(part) = &part {
+        out::line("")?;
+        drain::node_part(part)?;
+    }
     let answer = asker.client.get(&format!("/v1/instances?node={}", encode(name))).await?;
     let instances = shape::<List<InstanceView>>(&answer)?.items;
     out::line("")?;

@@ -1,9 +1,11 @@
 //! `status`: what one wants to see at three in the morning, most worrying things last and in words.
 
 use serde_json::{Value, json};
-use server::view::{BackendsView, InstanceView, List, NodeView, ServiceView, StatusView};
+use server::view::{
+    BackendsView, DrainStatusView, InstanceView, List, NodeView, ReasonView, ServiceView, StatusView,
+};
 
-use super::{Asker, instance, node, tables, volume};
+use super::{Asker, drain, instance, node, tables, volume};
 use crate::{
     client::{encode, shape},
     failure::{Failure, Outcome},
@@ -18,6 +20,7 @@ pub async fn status(asker: &Asker, text: Option<&str>) -> Outcome {
         (Some(Kind::Node), name) => node::status(asker, name).await,
         (Some(Kind::Instance), name) => instance::status(asker, name).await,
         (Some(Kind::Volume), name) => volume::status(asker, name).await,
+        (Some(Kind::Drain), name) => drain::status(asker, name).await,
         (None, name) => bare(asker, name).await,
     }
 }
@@ -59,11 +62,20 @@ async fn cluster(asker: &Asker) -> Outcome {
         "cluster {}; coordinator {}, term {}",
         cluster.cluster, cluster.coordinator.id, cluster.coordinator.term
     ))?;
-    tables::reasons("cluster", &cluster.reasons)?;
+    let drains = drain::unfinished(asker).await?;
+    let parts: Vec<&DrainStatusView> = drains.iter().flat_map(|drain| &drain.nodes).collect();
+    let part_of = |node: &str| parts.iter().copied().find(|part| part.node == node);
+    let about = |reason: &ReasonView| reason.unit.strip_prefix("node/").and_then(part_of);
+    let said = |reason: &ReasonView| drain::besides(std::slice::from_ref(reason), about(reason));
+    tables::reasons("cluster", &cluster.reasons.iter().flat_map(said).collect::<Vec<_>>())?;
     out::line("")?;
     tables::nodes(asker, &nodes)?;
     for node in &nodes {
-        tables::reasons(&node.id, &node.reasons)?;
+        tables::reasons(&node.id, &drain::besides(&node.reasons, part_of(&node.id)))?;
+    }
+    for part in &parts {
+        out::line(format!("  {}", drain::one_line(part)))?;
+        drain::blockers(part, "    ")?;
     }
     out::line("")?;
     if services.is_empty() {

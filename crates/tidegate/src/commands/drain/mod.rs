@@ -19,7 +19,7 @@ use crate::{
     out, target,
 };
 
-pub use print::{node_part, one_line};
+pub use print::{besides, blockers, node_part, one_line};
 pub use start::start;
 
 pub async fn list(asker: &Asker) -> Outcome {
@@ -64,7 +64,7 @@ fn is_over(part: &DrainStatusView) -> bool {
 
 fn epoch(text: &str) -> Outcome<u64> {
     let number = target::expect(target::Kind::Drain, text)?;
-    number
-        .parse()
-        .map_err(|_| Failure::usage(format!("{text:?} is not the number of a drain; see `tidegate drain list`")))
+    number.parse().map_err(|_| {
+        Failure::usage(format!("{text:?} is not the number of a drain; see `tidegate drain list`"))
+    })
 }

@@ -61,7 +61,9 @@ pub fn confirm(args: &DrainArgs, nodes: &str) -> Outcome {
     }
     let warning = warnings.join("\n");
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Err(Failure::usage(format!("{warning}; there is no terminal to ask on, so say it with --yes")));
+        return Err(Failure::usage(format!(
+            "{warning}; there is no terminal to ask on, so say it with --yes"
+        )));
     }
     let mut stderr = std::io::stderr();
     let _ = write!(stderr, "{warning}\nGo on? [y/N] ");

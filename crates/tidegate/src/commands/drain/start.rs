@@ -16,7 +16,7 @@ use crate::{
 
 /// A node is closed by the same write that accepts its drain; another coordinator may answer a moment
 /// later than that.
-const CLOSED_LOOKS: u32 = 10;
+const CLOSED_LOOKS: u32 = 6;
 const CLOSED_PAUSE: Duration = Duration::from_millis(500);
 
 pub async fn start(asker: &Asker, args: DrainArgs) -> Outcome {

@@ -79,10 +79,12 @@ pub fn wait_groups(part: &DrainStatusView) -> Vec<Group<'_>> {
     groups(part.waits.iter().map(|wait| (wait.code.as_str(), wait.unit.as_str(), wait.message.as_str())))
 }
 
-/// What to do about a code, unless that is to wait.
+/// What to do about a wait, if not to wait.
 pub fn advice(code: &str) -> Option<&'static str> {
     let code = model::ALL_CODES.iter().find(|known| known.as_str() == code)?;
-    Some(code.hint()).filter(|hint| !hint.starts_with("wait") && !hint.is_empty())
+    // A volume is a wait only once it is acknowledged: nothing is left to do about it.
+    let is_settled = *code == model::Code::VolumeLocal;
+    Some(code.hint()).filter(|hint| !is_settled && !hint.starts_with("wait") && !hint.is_empty())
 }
 
 /// `web-1k3f9a2` of `instance/web-1k3f9a2`: the kind is no news in a list of instances.
