@@ -96,3 +96,24 @@ pub fn kill_everything(data: &Path) {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
+
+/// Every process that carries the mark of an instance whose scratch directory is below `dir`: its pid
+/// and the instance's name. Also those that no record mentions.
+pub fn marked(dir: &Path) -> Vec<(u32, String)> {
+    let entries = std::fs::read_dir("/proc").expect("proc is mounted").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| {
+        start_time(i32::try_from(pid).ok()?)?;
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let value = |name: &str| {
+            let variables = environ.split(|byte| *byte == 0);
+            let text = variables.filter_map(|variable| std::str::from_utf8(variable).ok());
+            text.filter_map(|text| text.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+        };
+        value("TIDEGATE_MARK")?;
+        Path::new(value("DISK")?)
+            .starts_with(dir)
+            .then(|| (pid, value("INSTANCE").unwrap_or_default().to_owned()))
+    })
+    .collect()
+}
