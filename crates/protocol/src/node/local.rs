@@ -312,7 +312,8 @@ impl Local {
         match self.phase.clone() {
             Phase::Waiting { .. } if self.wanted != Wanted::Run || self.fenced.is_some() => {
                 // It waited to be started again, and will not be.
-                self.reason = self.reason.map(|code| if code == Code::Restarting { Code::Exited } else { code });
+                self.reason =
+                    self.reason.map(|code| if code == Code::Restarting { Code::Exited } else { code });
                 self.phase = Phase::Over { failed: false };
             }
             Phase::Waiting { until } if until <= now && may_start && self.wanted == Wanted::Run => {

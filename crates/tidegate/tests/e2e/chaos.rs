@@ -86,3 +86,60 @@ async fn a_hundred_instances_come_and_go() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_power_cut_everything_runs_again_and_what_is_done_stays_done() {
+    let mut cluster = Cluster::start(2, Pace::Steady).await;
+    let at_once = "migrate = { min_healthy_time = \"0s\" }";
+    let count = "echo ran >> $VOLUME/runs; exec sleep 1000";
+    let (job, batch) =
+        (with_program("job", "exec sleep 1000", at_once), with_program("batch", "true", "kind = \"batch\""));
+    let store =
+        with_program("store", count, &format!("count = 2\nvolume = {{ name = \"data\" }}\n{at_once}"));
+    cluster.apply(&format!("{job}{batch}{store}")).await;
+    let before = cluster.api.until_ready("store", 2).await;
+    cluster.api.until_ready("job", 1).await;
+    until("the batch to be complete", async || {
+        let service = cluster.api.service("batch").await?;
+        if service.complete == 1 { Ok(()) } else { Err(format!("{service:?}")) }
+    })
+    .await;
+    let batch = cluster.api.instances("batch").await.unwrap();
+    let names = ["control", "n1", "n2"];
+    names.iter().for_each(|name| cluster.daemon_mut(name).kill());
+    names.iter().for_each(|name| cluster.lose(name));
+    names.iter().for_each(|name| cluster.daemon_mut(name).start(&[]));
+    cluster.until_up().await;
+    cluster.api.until_ready("job", 1).await;
+    let after = cluster.api.until_ready("store", 2).await;
+    for (old, new) in before.iter().zip(&after) {
+        assert_eq!((&new.id, &new.node), (&old.id, &old.node), "in its place, on its data");
+        let runs =
+            cluster.daemon(&new.node).data().join(format!("volumes/store-data-{}/runs", new.slot.unwrap()));
+        assert_eq!(std::fs::read_to_string(runs).unwrap(), "ran\nran\n");
+    }
+    assert_eq!(cluster.api.instances("batch").await.unwrap(), batch, "the batch is not run again");
+    assert_no_stray(&cluster, &["job", "store"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_clients_at_once_leave_what_one_of_them_asked_for() {
+    let cluster = Cluster::start(2, Pace::Steady).await;
+    let more = "migrate = { min_healthy_time = \"0s\" }";
+    cluster.apply(&with_program("job", "exec sleep 1000", more).replace("32MiB", "4MiB")).await;
+    let clients = (1..=40).map(|number| {
+        let api = cluster.api_of(["control", "n1", "n2"][number % 3]);
+        tokio::spawn(async move {
+            let body = format!("{{\"count\": {}}}", number % 10);
+            api.ask(reqwest::Method::PUT, "/v1/services/job/count", Some(&body)).await
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        let (status, body) = client.await.unwrap().unwrap();
+        assert_eq!(status, 200, "{body}");
+    }
+    let wanted = cluster.api.service("job").await.unwrap().count as usize;
+    assert!(wanted < 10);
+    cluster.api.until_ready("job", wanted).await;
+    assert_no_stray(&cluster, &["job"]).await;
+}

@@ -76,6 +76,7 @@ impl Drop for Dev {
         }
         for node in NODES {
             process::kill_everything(&self.data(node));
+            process::remove_cgroups(&self.data(node));
         }
     }
 }

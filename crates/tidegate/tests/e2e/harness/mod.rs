@@ -210,6 +210,7 @@ impl Drop for Cluster {
         }
         for daemon in &self.daemons {
             process::kill_everything(&daemon.data());
+            process::remove_cgroups(&daemon.data());
         }
     }
 }
