@@ -20,7 +20,7 @@ enum Task {
     /// Everything that must hold: format, clippy, tidy, all tests, the simulator. Installs what is missing.
     Test {
         /// Seeds for the simulator.
-        #[arg(long, default_value_t = 300)]
+        #[arg(long, default_value_t = 1000)]
         seeds: u64,
     },
     /// The figures of design.md section 11, one line each: name, value, unit, bar, verdict.

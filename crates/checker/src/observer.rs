@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Cluster, Desired, Health, Instance, InstanceId, Intent, Kind, NodeId, NodeIx, ProcessEpoch, ServiceIx,
-    ServiceName, Time,
+    Actual, Cluster, Desired, Health, Instance, InstanceId, Intent, Kind, NodeId, NodeIx, ProcessEpoch,
+    ServiceIx, ServiceName, Time,
 };
 
 use crate::Violation;
@@ -145,19 +145,25 @@ impl Observer {
     /// lowered in the middle of a rollout takes effect as that goes on.
     fn no_more_than_count_and_surge(&self, after: &Cluster, found: &mut Vec<Violation>) {
         let placed = after.instances().filter(|instance| !self.instances.contains_key(&instance.id));
-        let services: BTreeSet<ServiceIx> = placed.map(|instance| instance.service).collect();
-        for ix in services {
+        let placed: BTreeMap<ServiceIx, InstanceId> =
+            placed.map(|instance| (instance.service, instance.id)).collect();
+        for (ix, instance) in placed {
             let Some(entry) = after.service(ix).filter(|entry| !entry.rec.removed) else { continue };
-            let spec = entry.rec.spec();
+            let (service, count, spec) = (entry.rec.name.clone(), entry.rec.count, entry.rec.spec());
             if spec.kind == Kind::System {
                 continue;
             }
             let surge = spec.update.surge && spec.migrate.surge && !spec.has_slots();
             let extra = if surge { spec.update.max_parallel.max(spec.migrate.max_parallel) } else { 0 };
-            let allowed = (entry.rec.count + extra) as usize;
+            let allowed = (count + extra) as usize;
             let wanted = after.instances_of(ix).filter(|instance| instance.is_wanted()).count();
             if wanted > allowed {
-                found.push(Violation::TooMany { service: entry.rec.name.clone(), wanted, allowed });
+                found.push(Violation::TooMany { service: service.clone(), wanted, allowed });
+            }
+            let may_run = |i: &&Instance| !i.is_over() && i.actual != Actual::Lost;
+            let there = after.instances_of(ix).filter(may_run).count();
+            if !surge && !spec.has_slots() && there > count as usize {
+                found.push(Violation::PlacedTooEarly { service, instance, there, count });
             }
         }
     }
@@ -174,7 +180,7 @@ impl Observer {
             let node = &after.node(instance.node).rec;
             let forced = node.intent == Intent::Disabled || node.is_offline() || self.asked.contains(id);
             // One that ceased to be available by itself in the same step was not lowered by us.
-            let by_itself = instance.actual != model::Actual::Ready;
+            let by_itself = instance.actual != Actual::Ready;
             if instance.desired == Desired::Running || spared || forced || by_itself {
                 continue;
             }

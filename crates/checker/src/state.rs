@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Candidate, Cluster, Desired, InstanceId, NodeId, NodeIx, Resources, ServiceEntry, VolumeId};
+use model::{
+    Candidate, Cluster, Desired, InstanceId, NodeId, NodeIx, Resources, ServiceEntry, ServiceIx, VolumeId,
+};
 
 use crate::Violation;
 
@@ -108,24 +110,28 @@ fn replaced_ones_are_older(cluster: &Cluster, found: &mut Vec<Violation>) {
 
 fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
     let mut wrong = |what: String| found.push(Violation::IndexDisagrees { what });
+    // One pass over all instances, not one per node: a cluster has a million of them.
+    let mut here: BTreeMap<NodeIx, BTreeSet<InstanceId>> = BTreeMap::new();
+    let mut of: BTreeMap<ServiceIx, BTreeSet<InstanceId>> = BTreeMap::new();
+    let mut wanted: BTreeMap<ServiceIx, BTreeMap<NodeIx, u32>> = BTreeMap::new();
+    for instance in cluster.instances() {
+        here.entry(instance.node).or_default().insert(instance.id);
+        of.entry(instance.service).or_default().insert(instance.id);
+        if instance.is_wanted() {
+            *wanted.entry(instance.service).or_default().entry(instance.node).or_default() += 1;
+        }
+    }
     for (ix, node) in cluster.nodes() {
-        let here: BTreeSet<InstanceId> =
-            cluster.instances().filter(|instance| instance.node == ix).map(|instance| instance.id).collect();
-        if here != node.instances {
+        if here.remove(&ix).unwrap_or_default() != node.instances {
             wrong(format!("the instances on {}", node.rec.id));
         }
     }
     for (ix, entry) in cluster.services() {
         let ServiceEntry { rec, instances, on } = entry;
-        let of: Vec<_> = cluster.instances().filter(|instance| instance.service == ix).collect();
-        if *instances != of.iter().map(|instance| instance.id).collect() {
+        if of.remove(&ix).unwrap_or_default() != *instances {
             wrong(format!("the instances of {}", rec.name));
         }
-        let mut wanted: BTreeMap<NodeIx, u32> = BTreeMap::new();
-        for instance in of.iter().filter(|instance| instance.is_wanted()) {
-            *wanted.entry(instance.node).or_default() += 1;
-        }
-        if wanted != *on {
+        if wanted.remove(&ix).unwrap_or_default() != *on {
             wrong(format!("the nodes that {} is on", rec.name));
         }
     }

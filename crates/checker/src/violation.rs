@@ -20,6 +20,8 @@ pub enum Violation {
     SpecificationGone { service: ServiceName, instance: InstanceId, release: u32 },
     /// More instances are wanted than the count and its surge allow.
     TooMany { service: ServiceName, wanted: usize, allowed: usize },
+    /// Placed while as many as the count are not known to have stopped; none of them may run twice.
+    PlacedTooEarly { service: ServiceName, instance: InstanceId, there: usize, count: u32 },
     /// What an instance replaces is younger than itself, or it replaces itself.
     ReplacesLater { instance: InstanceId, replaces: InstanceId },
     /// An index disagrees with the records.
@@ -49,6 +51,7 @@ impl Violation {
             | Violation::PlacedWhereItMayNot { .. } => 1,
             Violation::TooMany { .. } => 5,
             Violation::SlotTwice { .. }
+            | Violation::PlacedTooEarly { .. }
             | Violation::AwayFromHome { .. }
             | Violation::SpecificationGone { .. }
             | Violation::ReplacesLater { .. }
@@ -87,6 +90,9 @@ impl fmt::Display for Violation {
             }
             Violation::TooMany { service, wanted, allowed } => {
                 write!(f, "{wanted} instances of {service} are wanted, {allowed} at most are allowed")
+            }
+            Violation::PlacedTooEarly { service, instance, there, count } => {
+                write!(f, "{instance} of {service} was placed, and {there} of {count} may still run")
             }
             Violation::ReplacesLater { instance, replaces } => {
                 write!(f, "{instance} replaces {replaces}, which is not older")

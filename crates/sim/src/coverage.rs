@@ -40,7 +40,6 @@ pub const EXPECTED: &[&str] = &[
     "node disabled",
     "node id refused",
     "node offline",
-    "old term refused",
     "orders resent",
     "partition",
     "partition one way",

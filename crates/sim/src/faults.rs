@@ -26,7 +26,8 @@ impl World {
             FaultKind::BreakConnection => self.break_connection(),
             FaultKind::CutStore => {
                 self.store_cut.insert(machine);
-                let lasts = self.rng.between(200, 8000);
+                let long = self.rng.chance(300);
+                let lasts = if long { self.rng.between(8000, 30_000) } else { self.rng.between(200, 8000) };
                 self.after(lasts, Event::ReconnectStore { machine });
             }
             FaultKind::CrashDaemon => {
@@ -190,7 +191,7 @@ impl World {
             inventory: Vec::new(),
             edge: EdgeReport::default(),
         };
-        self.send(conn, true, Message::Up(Up { seq: 1, body: UpBody::Hello(hello) }));
+        self.send(conn, true, Message::Up(Box::new(Up { seq: 1, body: UpBody::Hello(hello) })));
         self.close_conn(conn, true);
     }
 

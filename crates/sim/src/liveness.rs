@@ -140,12 +140,15 @@ fn service_is_wrong(coordinator: &Coordinator, ix: ServiceIx, entry: &ServiceEnt
     }
     let running: Vec<&Instance> = cluster.instances_of(ix).filter(|i| i.is_available()).collect();
     let failed = matches!(rec.rollout.state, RolloutState::Failed { .. });
+    let missing = missing(cluster, ix, entry, running.len());
+    let waits = waits_truly(cluster, entry, &reasons);
     let old = running.iter().find(|instance| instance.release != rec.release);
-    if let Some(old) = old.filter(|_| !failed && rec.spec().kind != Kind::Batch) {
+    // A system service does not walk on while one of its nodes waits for a replacement.
+    let halted = failed || rec.spec().kind == Kind::System && missing > 0 && waits;
+    if let Some(old) = old.filter(|_| !halted && rec.spec().kind != Kind::Batch) {
         return Some(format!("{} of {name} is of release {}", old.id, old.release));
     }
-    let missing = missing(cluster, ix, entry, running.len());
-    if missing > 0 && !waits_truly(cluster, entry, &reasons) {
+    if missing > 0 && !waits {
         return Some(format!("{missing} of {name} are missing; {reasons:?}"));
     }
     if missing < 0 {

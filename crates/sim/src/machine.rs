@@ -267,7 +267,7 @@ impl World {
             Output::Send(up) => {
                 let conn = self.machines[machine].daemon.as_ref().and_then(|daemon| daemon.conn);
                 if let Some(conn) = conn {
-                    self.send(conn, true, Message::Up(up));
+                    self.send(conn, true, Message::Up(Box::new(up)));
                 }
             }
             Output::Reconnect { why } => self.reconnect(machine, &why),
@@ -296,9 +296,6 @@ impl World {
 
     fn reconnect(&mut self, machine: usize, why: &str) {
         self.say(format!("m{machine} dials again: {why}"));
-        if why.starts_with("term ") {
-            self.cover.hit("old term refused");
-        }
         let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
         if let Some(conn) = daemon.conn.take() {
             self.close_conn(conn, true);

@@ -10,7 +10,7 @@ use crate::{machine::Daemon, office::OfficeInput};
 
 #[derive(Clone, Debug)]
 pub enum Message {
-    Up(Up),
+    Up(Box<Up>),
     Down(Box<Down>),
     Close,
 }
@@ -119,7 +119,7 @@ impl World {
             Message::Up(up) => {
                 let term = conn.term;
                 self.trace_up(machine, id, &up);
-                ToDaemon::Office(OfficeInput::Up { term, conn: id, message: up })
+                ToDaemon::Office(OfficeInput::Up { term, conn: id, message: *up })
             }
             Message::Down(down) => {
                 self.trace_down(machine, id, &down);

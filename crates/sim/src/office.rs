@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    fn to_store(&mut self, machine: usize, op: StoreOp) {
+    fn ask_store(&mut self, machine: usize, op: StoreOp) {
         let delay = self.rng.between(1, 10);
         let life = self.machines[machine].life;
         self.after(delay, Event::Store { machine, life, op });
@@ -119,14 +119,14 @@ impl World {
             OfficeInput::Campaigned { elected, asked_at } => self.campaigned(machine, elected, asked_at),
             OfficeInput::Keep { term } => self.keep_office(machine, term),
             OfficeInput::Kept { term, holds, asked_at } => self.kept(machine, term, holds, asked_at),
-            OfficeInput::Load { term } => self.to_store(machine, StoreOp::Load { term }),
+            OfficeInput::Load { term } => self.ask_store(machine, StoreOp::Load { term }),
             OfficeInput::Loaded { term, loaded } => self.take_office(machine, term, loaded),
             OfficeInput::Stored { term, outcome } if ours(term) => {
                 self.coordinate(machine, Input::Stored(outcome));
             }
             OfficeInput::Head { term, head } if ours(term) => match head {
                 Some((number, by)) => self.coordinate(machine, Input::Head { number, by }),
-                None => self.to_store(machine, StoreOp::Head { term }),
+                None => self.ask_store(machine, StoreOp::Head { term }),
             },
             OfficeInput::Up { term, conn, message } if ours(term) => {
                 self.coordinate(machine, Input::Up { conn: ConnId(conn), message });
@@ -170,7 +170,7 @@ impl World {
         let daemon = self.machines[machine].daemon.as_ref();
         let idle = daemon.and_then(|daemon| daemon.candidate.as_ref());
         if matches!(idle, Some(Candidate::Idle)) {
-            self.to_store(machine, StoreOp::Campaign);
+            self.ask_store(machine, StoreOp::Campaign);
         }
     }
 
@@ -197,7 +197,7 @@ impl World {
             Some(Candidate::Idle) | None => false,
         };
         if ours {
-            self.to_store(machine, StoreOp::Keep { term });
+            self.ask_store(machine, StoreOp::Keep { term });
         }
     }
 
@@ -268,7 +268,12 @@ impl World {
         };
         let (coordinator, outputs) = Coordinator::new(start, now);
         let ordered = std::collections::BTreeSet::new();
-        let blind_for = if self.rng.chance(500) { self.rng.between(1, 30) } else { 0 };
+        let blind_for = match self.rng.below(10) {
+            0..5 => 0,
+            5..9 => self.rng.between(1, 30),
+            // Nothing may rest on a coordinator's own care.
+            _ => self.rng.between(100, 1000),
+        };
         let tenure = Tenure { coordinator, observer, term, holds_until, blind_for, ordered };
         if let Some(daemon) = self.machines[machine].daemon.as_mut() {
             daemon.candidate = Some(Candidate::InOffice(Box::new(tenure)));
@@ -301,7 +306,7 @@ impl World {
         for conn in conns {
             self.close_conn(conn, false);
         }
-        self.to_store(machine, StoreOp::Resign { term });
+        self.ask_store(machine, StoreOp::Resign { term });
         self.campaign_again(machine);
     }
 
@@ -330,8 +335,10 @@ impl World {
                 Output::Close { conn } => self.close_conn(conn.0, false),
                 Output::Reply { id, result } => self.replied(id.0, result),
                 Output::Event(event) => self.note_event(&event),
-                Output::Transact { head, ops } => self.to_store(machine, StoreOp::Commit { term, head, ops }),
-                Output::ReadHead => self.to_store(machine, StoreOp::Head { term }),
+                Output::Transact { head, ops } => {
+                    self.ask_store(machine, StoreOp::Commit { term, head, ops })
+                }
+                Output::ReadHead => self.ask_store(machine, StoreOp::Head { term }),
                 Output::Resign { why } => self.leave_office(machine, &why),
             }
         }

@@ -51,8 +51,8 @@ pub struct Live {
     ignores_signals: bool,
     /// Its keeper kills it then.
     fence: Option<u64>,
-    /// When it was told to stop by an order.
-    pub told_to_stop: Option<u64>,
+    /// It was told to stop by an order.
+    pub told_to_stop: bool,
 }
 
 /// What a new life of the daemon finds.
@@ -111,7 +111,7 @@ impl World {
         self.after(delay, Event::Process { machine, boot, id, run, what: ProcessEvent::Born { life } });
     }
 
-    pub fn to_process(&mut self, machine: usize, boot: u64, id: InstanceId, run: u32, what: ProcessEvent) {
+    pub fn process_event(&mut self, machine: usize, boot: u64, id: InstanceId, run: u32, what: ProcessEvent) {
         let here = &mut self.machines[machine];
         if here.boot != boot {
             return;
@@ -187,7 +187,7 @@ impl World {
             sick,
             ignores_signals: !self.calm && self.rng.chance(faults.hangs_on_stop),
             fence: (what.spec.is_fenced() && self.swarm.keepers).then_some(lease),
-            told_to_stop: None,
+            told_to_stop: false,
         }
     }
 

@@ -27,6 +27,7 @@ const CHECK_EVERY: u64 = 32;
 
 /// What happens at some time.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a few hundred wait at a time")]
 pub enum Event {
     Daemon {
         machine: usize,
@@ -117,6 +118,8 @@ pub struct World {
     /// Messages from one machine do not reach the other.
     pub blocked: BTreeSet<(usize, usize)>,
     pub store_cut: BTreeSet<usize>,
+    /// When it was first committed that an instance is to stop.
+    pub stop_decided: BTreeMap<InstanceId, u64>,
     pub workload: Workload,
     /// Faults are over.
     pub calm: bool,
@@ -145,6 +148,7 @@ impl World {
             conns: BTreeMap::new(),
             blocked: BTreeSet::new(),
             store_cut: BTreeSet::new(),
+            stop_decided: BTreeMap::new(),
             workload: Workload::default(),
             calm: false,
             failure: None,
@@ -187,8 +191,10 @@ impl World {
 
     pub fn happen(&mut self, event: Event) {
         match event {
-            Event::Daemon { machine, life, input } => self.to_daemon(machine, life, input),
-            Event::Process { machine, boot, id, run, what } => self.to_process(machine, boot, id, run, what),
+            Event::Daemon { machine, life, input } => self.daemon_event(machine, life, input),
+            Event::Process { machine, boot, id, run, what } => {
+                self.process_event(machine, boot, id, run, what)
+            }
             Event::Deliver { conn, up, message } => self.deliver(conn, up, message),
             Event::Store { machine, life, op } => self.at_store(machine, life, op),
             Event::StoreLate { term, head, ops } => self.lands_late(term, head, &ops),
@@ -252,7 +258,7 @@ impl World {
         }
     }
 
-    fn to_daemon(&mut self, machine: usize, life: u64, input: ToDaemon) {
+    fn daemon_event(&mut self, machine: usize, life: u64, input: ToDaemon) {
         let here = &mut self.machines[machine];
         if here.life != life || here.daemon.is_none() {
             return;

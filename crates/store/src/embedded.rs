@@ -8,11 +8,12 @@
 //! one-phase commit would quietly fall back to the transaction before, and an acknowledged change
 //! would be gone.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::ErrorKind;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -316,7 +317,7 @@ fn guarded<T>(
     path: &Path,
     work: impl FnOnce() -> Result<T, redb::Error>,
 ) -> Result<T, StoreError> {
-    match catch_unwind(AssertUnwindSafe(work)) {
+    match quietly(work) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(translate(operation, path, error)),
         Err(panic) => {
@@ -325,6 +326,24 @@ fn guarded<T>(
             Err(damaged(path, format!("redb panicked: {text}").into()))
         }
     }
+}
+
+/// Catches a panic without the report that it would print: the error says it in one line.
+fn quietly<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
+    thread_local!(static EXPECTED: Cell<bool> = const { Cell::new(false) });
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !EXPECTED.get() {
+                before(info);
+            }
+        }));
+    });
+    EXPECTED.set(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    EXPECTED.set(false);
+    result
 }
 
 fn translate(operation: &'static str, path: &Path, error: redb::Error) -> StoreError {

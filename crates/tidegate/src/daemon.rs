@@ -155,28 +155,18 @@ async fn open_store(config: &Config) -> Outcome<Arc<dyn Store>> {
     match &config.store {
         StoreConfig::Embedded => {
             let path = config.data_dir.join("store.redb");
-            let opened = EmbeddedStore::open(&path).await;
-            let store = opened.map_err(|error| {
-                Failure::error(format!(
-                    "cannot open the store {}: {:#}",
-                    path.display(),
-                    anyhow::Error::new(error)
-                ))
-            })?;
-            Ok(Arc::new(store))
+            Ok(Arc::new(EmbeddedStore::open(path).await.map_err(unusable)?))
         }
         StoreConfig::Etcd { endpoints, prefix } => {
             let etcd = EtcdConfig { endpoints: endpoints.clone(), prefix: prefix.clone() };
-            let store = EtcdStore::open(&etcd).await.map_err(|error| {
-                Failure::error(format!(
-                    "cannot use etcd at {}: {:#}",
-                    endpoints.join(", "),
-                    anyhow::Error::new(error)
-                ))
-            })?;
-            Ok(Arc::new(store))
+            Ok(Arc::new(EtcdStore::open(&etcd).await.map_err(unusable)?))
         }
     }
+}
+
+/// The store's errors name the place and the cause themselves.
+fn unusable(error: store::StoreError) -> Failure {
+    Failure::error(format!("cannot use the store: {error}"))
 }
 
 fn serve_streams(listener: TcpListener, office: OfficeHandle, shutdown: CancellationToken) -> JoinHandle<()> {

@@ -1,6 +1,6 @@
 //! A small cluster to plan for, with nodes that do as they are told when the test says so.
 
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::{collections::BTreeMap, sync::Arc};
 

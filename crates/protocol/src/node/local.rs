@@ -311,6 +311,9 @@ impl Local {
         self.may_be_due = may_start;
         match self.phase.clone() {
             Phase::Waiting { .. } if self.wanted != Wanted::Run || self.fenced.is_some() => {
+                // It waited to be started again, and will not be.
+                self.reason =
+                    self.reason.map(|code| if code == Code::Restarting { Code::Exited } else { code });
                 self.phase = Phase::Over { failed: false };
             }
             Phase::Waiting { until } if until <= now && may_start && self.wanted == Wanted::Run => {

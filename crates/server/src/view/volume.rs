@@ -23,9 +23,14 @@ pub struct VolumeView {
 }
 
 pub(crate) fn volume_view(cluster: &Cluster, volume: &Volume) -> VolumeView {
-    let service = cluster.service_ix(volume.service.as_str());
-    let mut users = service.into_iter().flat_map(|ix| cluster.instances_of(ix));
-    let user = users.find(|instance| instance.slot == Some(volume.slot) && !instance.is_over());
+    let service = cluster.service_by_name(volume.service.as_str()).map(|entry| &entry.rec);
+    let instances = cluster.service_ix(volume.service.as_str()).into_iter();
+    let user = instances.flat_map(|ix| cluster.instances_of(ix)).find(|instance| {
+        // A release may have given the same place another volume.
+        let named = service.and_then(|rec| rec.spec_of(instance.release).volume.as_ref());
+        let is_this = named.is_some_and(|named| named.name == volume.name);
+        is_this && instance.slot == Some(volume.slot) && !instance.is_over()
+    });
     VolumeView {
         id: volume.id.to_string(),
         service: volume.service.to_string(),

@@ -54,11 +54,13 @@ async fn what_must_not_run_twice_is_killed_by_its_own_shim_before_another_starts
     .await;
 
     cluster.daemon_mut(&old.node).start(&[]);
-    until("the old one to be known as stopped", async || {
+    let stopped = until("the old one to be known as stopped", async || {
         let seen = cluster.api.instance(&old.id).await?;
-        if seen.actual == "stopped" { Ok(()) } else { Err(of_service(&[seen])) }
+        if seen.actual == "stopped" { Ok(seen) } else { Err(of_service(&[seen])) }
     })
     .await;
+    let told = &stopped.reasons[0];
+    assert!(told.code == "exited" && told.message.contains("lost the lease"), "{told:?}");
     let only = cluster.api.until_ready("single", 1).await.remove(0);
     assert_eq!((only.id, only.pid), (new.id, new.pid), "the return of the old node changed nothing");
     let mut lives: Vec<_> = lives(&witness).into_iter().collect();

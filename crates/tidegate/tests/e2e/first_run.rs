@@ -76,6 +76,7 @@ impl Drop for Dev {
         }
         for node in NODES {
             process::kill_everything(&self.data(node));
+            process::remove_cgroups(&self.data(node));
         }
     }
 }
@@ -192,6 +193,25 @@ async fn a_dev_that_is_killed_leaves_no_daemon_and_the_next_one_takes_its_instan
     let pids =
         |all: &[server::view::InstanceView]| all.iter().map(|i| (i.id.clone(), i.pid)).collect::<Vec<_>>();
     assert_eq!(pids(&after), pids(&before));
+    dev.interrupt().await;
+    assert_eq!(dev.alive().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dev_with_ha_survives_the_loss_of_its_coordinator() {
+    let mut dev = Dev::new().await;
+    let printed = dev.start(&["--ha"]).await;
+    assert!(printed.contains("every node answers"), "{printed}");
+    let leads = until("a coordinator", async || dev.api.status().await).await.coordinator;
+    let nodes = dev.api.nodes().await.unwrap();
+    let other = nodes.iter().find(|node| node.id != leads.id).unwrap();
+    let api = Api::at(other.address.parse().unwrap());
+    kill_daemon_of(&dev.data(&leads.id));
+    until("the other to lead", async || {
+        let now = api.status().await?.coordinator;
+        if now.id == other.id { Ok(()) } else { Err(now.id) }
+    })
+    .await;
     dev.interrupt().await;
     assert_eq!(dev.alive().len(), 0);
 }

@@ -74,7 +74,7 @@ async fn the_doctor_the_tables_and_the_metrics_say_that_all_is_well() {
     cluster.apply(&web(2, free_port(), "migrate = { min_healthy_time = \"200ms\" }")).await;
     let id = cluster.api.until_ready("web", 2).await.remove(0).id;
     for (args, words) in [
-        (&["doctor"][..], &["well"][..]),
+        (&["doctor"][..], &["all invariants hold (2 instances"][..]),
         (&["status"], &["control", "n1", "n2", "web", "2/2 ready"]),
         (&["status", "service/web"], &["web", "n1", "n2"]),
         (&["node", "list"], &["coordinator", "worker"]),
@@ -93,12 +93,30 @@ async fn the_doctor_the_tables_and_the_metrics_say_that_all_is_well() {
             "{args:?}"
         );
     }
+    for args in [
+        &["status"][..],
+        &["status", "web"],
+        &["status", "node/n1"],
+        &["node", "list"],
+        &["node", "status", "n1"],
+        &["node", "enable", "n1"],
+        &["instance", "list"],
+        &["instance", "status", &id],
+        &["volume", "list"],
+        &["scale", "web", "2"],
+        &["doctor"],
+    ] {
+        let done = cluster.run(&[args, &["-o", "json"]].concat()).await;
+        assert_eq!(done.code, 0, "{args:?}: {}", done.stderr);
+        let parsed: Result<serde_json::Value, _> = serde_json::from_str(&done.stdout);
+        assert!(parsed.is_ok(), "{args:?}: {}", done.stdout);
+    }
     for name in ["control", "n1"] {
         let api = cluster.api_of(name);
         assert_eq!(api.ask(Method::GET, "/healthz", None).await.unwrap().0, 200);
         let (status, metrics) = api.ask(Method::GET, "/metrics", None).await.unwrap();
         assert_eq!(status, 200);
-        assert!(metrics.as_str().unwrap().contains("tidegate_"), "{metrics}");
+        assert!(metrics.as_str().unwrap().ends_with("# EOF\n"), "{metrics}");
         assert_eq!(api.nodes().await.unwrap().len(), 3, "{name} answers or passes on");
     }
     let (_, metrics) = cluster.api.ask(Method::GET, "/metrics", None).await.unwrap();

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bad_input;
+mod chaos;
 mod coordinator_kill;
 mod crash;
 mod daemon_kill;
@@ -18,3 +19,4 @@ mod memory;
 mod node_kill;
 mod placing;
 mod rollout;
+mod services;

@@ -2,7 +2,11 @@
 
 use std::path::Path;
 
-use crate::harness::{Cluster, Pace, TIDEGATE, free_port, of_service, process::Process, until, web};
+use rustix::process::Signal;
+
+use crate::harness::{
+    Cluster, Pace, TIDEGATE, free_port, of_service, process::Process, until, web, with_program,
+};
 
 fn ledger() -> String {
     format!(
@@ -119,4 +123,135 @@ async fn a_stateful_instance_moves_only_by_the_operators_word_and_with_its_data(
     let runs = cluster.daemon(&home).runs();
     assert!(runs.iter().all(|run| run.instance != ledger.id), "the old one does not come back: {runs:?}");
     assert_eq!(starts_counted(&from), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_sleeps_past_its_lease_is_replaced_and_catches_up_when_it_wakes() {
+    let cluster = Cluster::start(2, Pace::Quick).await;
+    let witness = cluster.dir().join("go");
+    let batch = with_program(
+        "batch",
+        &format!("while [ ! -e {} ]; do sleep 0.1; done", witness.display()),
+        "kind = \"batch\"",
+    );
+    let at_once = "migrate = { min_healthy_time = \"200ms\" }";
+    cluster.apply(&format!("{}{batch}", web(2, free_port(), at_once))).await;
+    let web = cluster.api.until_ready("web", 2).await;
+    let batch = cluster.api.until_ready("batch", 1).await.remove(0);
+    let asleep = batch.node.clone();
+    let lost = web.iter().find(|instance| instance.node == asleep).expect("one on every node");
+    let left = [lost, &batch].map(|instance| Process::of(instance.pid.unwrap()));
+
+    cluster.daemon(&asleep).signal(Signal::STOP);
+    cluster.api.until_health(&asleep, "offline").await;
+    until_replaced(&cluster, 2, &asleep).await;
+    until("the batch to run anew elsewhere", async || {
+        let all = cluster.api.instances("batch").await?;
+        let anew = all.iter().any(|i| i.id != batch.id && i.actual == "ready" && i.node != asleep);
+        if anew { Ok(()) } else { Err(of_service(&all)) }
+    })
+    .await;
+    cluster.daemon(&asleep).signal(Signal::CONT);
+    cluster.api.until_health(&asleep, "up").await;
+    until("what it had to be stopped", async || {
+        let alive: Vec<_> = left.iter().filter(|process| process.is_alive()).collect();
+        if alive.is_empty() { Ok(()) } else { Err(format!("{alive:?}")) }
+    })
+    .await;
+    cluster.api.until_ready("web", 2).await;
+    assert_eq!(cluster.api.node(&asleep).await.unwrap().process_epoch, 1, "it is the same life");
+    std::fs::write(&witness, "").unwrap();
+    until("the batch to be complete", async || {
+        let service = cluster.api.service("batch").await?;
+        if service.complete == 1 { Ok(()) } else { Err(format!("{service:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_confirmed_dead_by_mistake_is_stopped_when_its_node_comes_back() {
+    let mut cluster = Cluster::start(2, Pace::Quick).await;
+    cluster.apply(&ledger()).await;
+    let ledger = cluster.api.until_ready("ledger", 1).await.remove(0);
+    let (home, next) = (ledger.node.as_str(), if ledger.node == "n1" { "n2" } else { "n1" });
+    let alive = Process::of(ledger.pid.unwrap());
+    cluster.daemon_mut(home).kill();
+    cluster.api.until_health(home, "offline").await;
+    assert_eq!(cluster.run(&["node", "confirm-dead", home]).await.code, 0);
+    let volume = |node: &str| cluster.daemon(node).data().join("volumes/ledger-data-0");
+    std::fs::create_dir_all(volume(next)).unwrap();
+    std::fs::copy(volume(home).join("starts"), volume(next).join("starts")).unwrap();
+    assert_eq!(cluster.run(&["volume", "attach", "ledger-data-0", "--node", next]).await.code, 0);
+    let moved = cluster.api.until_ready("ledger", 1).await.remove(0);
+    assert_eq!((moved.node.as_str(), alive.is_alive()), (next, true), "the operator was wrong");
+
+    cluster.daemon_mut(home).start(&[]);
+    until("the one that was not dead to be stopped", async || {
+        if alive.is_alive() { Err(of_service(&cluster.api.instances("ledger").await?)) } else { Ok(()) }
+    })
+    .await;
+    let only = cluster.api.until_ready("ledger", 1).await.remove(0);
+    assert_eq!((only.id, only.pid, only.restarts), (moved.id, moved.pid, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_removed_while_its_node_is_away_goes_when_the_node_is_back() {
+    let mut cluster = Cluster::start(1, Pace::Quick).await;
+    let at_once = "migrate = { min_healthy_time = \"0s\" }";
+    cluster.apply(&with_program("job", "exec sleep 1000", at_once)).await;
+    let alive = Process::of(cluster.api.until_ready("job", 1).await[0].pid.unwrap());
+    cluster.daemon_mut("n1").kill();
+    cluster.api.until_health("n1", "offline").await;
+    assert_eq!(cluster.run(&["remove", "service/job"]).await.code, 0);
+    assert!(cluster.api.service("job").await.unwrap().removing, "unknown counts as running");
+    assert!(alive.is_alive());
+    cluster.daemon_mut("n1").start(&[]);
+    until("it to go", async || {
+        let services = cluster.api.services().await?;
+        if services.is_empty() && !alive.is_alive() { Ok(()) } else { Err(format!("{services:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_waits_for_a_coordinator_that_comes_later() {
+    let mut cluster = Cluster::start(1, Pace::Steady).await;
+    cluster.daemon_mut("control").kill();
+    cluster.daemon_mut("n1").kill();
+    cluster.daemon_mut("n1").start(&[]);
+    let worker = cluster.api_of("n1");
+    until("the worker to say that nobody decides", async || {
+        match worker.ask(reqwest::Method::GET, "/v1/nodes", None).await? {
+            (503, body) if body["error"]["code"] == "no_coordinator" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    cluster.daemon_mut("control").start(&[]);
+    cluster.until_up().await;
+    until("the worker to pass requests on", async || worker.nodes().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_late_gets_nothing_new_and_loses_nothing() {
+    let cluster = Cluster::start(2, Pace::Steady).await;
+    let at_once = "migrate = { min_healthy_time = \"0s\" }";
+    cluster.apply(&with_program("job", "exec sleep 1000", &format!("count = 2\n{at_once}"))).await;
+    let before = cluster.api.until_ready("job", 2).await;
+    cluster.daemon("n1").signal(Signal::STOP);
+    cluster.api.until_health("n1", "degraded").await;
+    let node = cluster.api.node("n1").await.unwrap();
+    assert_eq!(node.reasons[0].code, "heartbeats_late", "{node:?}");
+    assert_eq!(cluster.run(&["scale", "job", "6"]).await.code, 0);
+    let more = cluster.api.until_ready("job", 6).await;
+    assert_eq!(more.iter().filter(|instance| instance.node == "n1").count(), 1, "{}", of_service(&more));
+    cluster.daemon("n1").signal(Signal::CONT);
+    cluster.api.until_health("n1", "up").await;
+    let after = cluster.api.until_ready("job", 6).await;
+    let kept =
+        |i: &&server::view::InstanceView| before.iter().any(|old| (&old.id, old.pid) == (&i.id, i.pid));
+    assert_eq!(after.iter().filter(kept).count(), 2, "{}", of_service(&after));
+    assert_eq!(cluster.run(&["scale", "job", "7"]).await.code, 0);
+    let last = cluster.api.until_ready("job", 7).await;
+    assert_eq!(last.iter().filter(|instance| instance.node == "n1").count(), 2, "{}", of_service(&last));
 }

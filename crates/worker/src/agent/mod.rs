@@ -142,7 +142,10 @@ impl Agent {
         let data = |source| AgentError::Data { dir: config.data_dir.clone(), source };
         let root = config.data_dir.join("instances");
         std::fs::create_dir_all(&root).map_err(data)?;
-        let cgroups = Cgroups::detect(&config.node, &config.data_dir);
+        let cgroups = match config.roles.worker {
+            true => Cgroups::detect(&config.node, &config.data_dir),
+            false => Cgroups::none("this daemon runs no instances"),
+        };
         let memory_caps = match cgroups.memory_cap() {
             Ok(Kind::V2) => MemoryCaps::CgroupV2,
             Ok(Kind::V1) => MemoryCaps::CgroupV1,

@@ -509,7 +509,7 @@ fn exited(id: InstanceId, run: u32, ended: Ended) -> Input {
                 (None, Some(signal)) => Exit::Signal(signal),
                 (None, None) => Exit::Unknown,
             };
-            let said = record.start_failed.is_some().then(|| record.describe());
+            let said = (record.start_failed.is_some() || record.fenced).then(|| record.describe());
             (exit, record.memory_exceeded, said)
         }
         Ended::Lost { why } | Ended::Unclear { why } => (Exit::Unknown, false, Some(why)),

@@ -176,8 +176,11 @@ impl Cluster {
 
     /// Traffic on a port of the edge until [`Traffic::end`].
     pub fn load(&self, port: u16, workers: usize) -> Traffic {
+        self.load_at(SocketAddr::from(([127, 0, 0, 1], port)), workers)
+    }
+
+    pub fn load_at(&self, addr: SocketAddr, workers: usize) -> Traffic {
         let stop = CancellationToken::new();
-        let addr = SocketAddr::from(([127, 0, 0, 1], port));
         Traffic { task: tokio::spawn(run_load(addr, workers, workers, stop.clone())), stop }
     }
 }
@@ -207,6 +210,7 @@ impl Drop for Cluster {
         }
         for daemon in &self.daemons {
             process::kill_everything(&daemon.data());
+            process::remove_cgroups(&daemon.data());
         }
     }
 }

@@ -1,6 +1,10 @@
 //! Processes by pid and start time: what an instance's records say, and the end of all of them.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
@@ -78,21 +82,73 @@ pub fn alive(data: &Path) -> Vec<Run> {
     runs(data).into_iter().filter(lives).collect()
 }
 
-/// Every shim and every instance of a node, without asking. To be called when its daemon is dead.
+/// Every shim and every instance of a node, without asking, and what the kernel keeps for them. To be
+/// called when its daemon is dead.
 pub fn kill_everything(data: &Path) {
-    let mut tries = 0;
-    loop {
-        // A shim that was just forking may have written its record in between.
-        let left = alive(data);
-        if left.is_empty() || tries == 100 {
-            return;
+    for _ in 0..100 {
+        // A shim that has just been started has no record yet: it is found by its command line.
+        let (runs, shims) = (alive(data), shims(data));
+        if runs.is_empty() && shims.is_empty() {
+            break;
         }
-        for run in left {
+        for run in runs {
             // The shim last: it is what knows how the others ended.
             run.main.inspect(|main| main.kill_group());
             run.shim.signal(Signal::KILL);
         }
-        tries += 1;
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        shims.into_iter().for_each(|shim| shim.signal(Signal::KILL));
+        std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Removes the empty cgroups of a node: shims that are killed leave theirs. What is busy stays.
+pub fn remove_cgroups(data: &Path) {
+    let Ok(entries) = std::fs::read_dir(data.join("instances")) else { return };
+    let groups: BTreeSet<PathBuf> = entries.flatten().filter_map(|entry| group(&entry.path())).collect();
+    for group in &groups {
+        let _ = std::fs::remove_dir(group);
+    }
+    for node in groups.iter().filter_map(|group| group.parent()).collect::<BTreeSet<_>>() {
+        let _ = std::fs::remove_dir(node);
+    }
+}
+
+fn group(dir: &Path) -> Option<PathBuf> {
+    let launch: Value = serde_json::from_slice(&std::fs::read(dir.join("launch.json")).ok()?).ok()?;
+    Some(PathBuf::from(launch["cgroup"]["path"].as_str()?))
+}
+
+fn pids() -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir("/proc").expect("proc is mounted").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Processes that hold an instance in a directory below `data`.
+fn shims(data: &Path) -> Vec<Process> {
+    let shim = |pid| {
+        let start = start_time(pid)?;
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let mut words = line.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
+        (words.nth(1)? == "shim" && Path::new(words.next()?).starts_with(data))
+            .then_some(Process { pid, start })
+    };
+    pids().filter_map(shim).collect()
+}
+
+/// Every process that carries the mark of an instance whose scratch directory is below `dir`: its pid
+/// and the instance's name. Also those that no record mentions.
+pub fn marked(dir: &Path) -> Vec<(u32, String)> {
+    let instance = |pid: i32| {
+        start_time(pid)?;
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let value = |name: &str| {
+            let variables = environ.split(|byte| *byte == 0);
+            let text = variables.filter_map(|variable| std::str::from_utf8(variable).ok());
+            text.filter_map(|text| text.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+        };
+        value("TIDEGATE_MARK")?;
+        let name = value("INSTANCE").unwrap_or_default().to_owned();
+        Path::new(value("DISK")?).starts_with(dir).then_some((pid.cast_unsigned(), name))
+    };
+    pids().filter_map(instance).collect()
 }
