@@ -155,6 +155,44 @@ impl Plan<'_, '_> {
         self.txn.put(Change::Instance(instance));
     }
 
+    /// Lets up to `how_many` old instances go that are replaced in place, each only if its successor will
+    /// find room where it was. Says what is missing otherwise: the old one keeps running.
+    pub fn make_way(&mut self, old: impl Iterator<Item = InstanceId>, how_many: usize) -> Option<Code> {
+        let spec = self.service_rec().spec().clone();
+        let mut code = None;
+        let mut gone = 0;
+        for id in old {
+            let Some(instance) = self.txn.instance(id).filter(|_| gone < how_many) else { continue };
+            let node = self.txn.node(instance.node);
+            let after = node.used.memory.saturating_sub(instance.memory).saturating_add(spec.memory);
+            let short_by = after.saturating_sub(node.rec.capacity.memory);
+            let wait = if !node.may_place() || !node.rec.satisfies(&spec.constraints) {
+                Wait::NoEligibleNode
+            } else if short_by > 0 {
+                Wait::NoCapacityMemory { needs: spec.memory, short_by, nodes: 1 }
+            } else {
+                self.retire(id, None);
+                gone += 1;
+                continue;
+            };
+            self.reason(wait.code(), Some(id), None, format!("its successor {}", wait.message()));
+            self.out.starved = true;
+            code = Some(wait.code());
+        }
+        code
+    }
+
+    /// Whether one more of this specification finds room, be it where this instance is once it has gone.
+    pub fn has_room_after(&self, id: InstanceId) -> bool {
+        let spec = self.service_rec().spec_of(self.service_rec().release_to_place());
+        let instance = self.txn.instance(id);
+        let class = self.txn.place_index().class(&spec.constraints);
+        class.into_iter().flatten().any(|node| {
+            let freed = instance.filter(|i| i.node == node.ix).map_or(0, |i| i.memory);
+            short_by(self.txn, node.ix, spec) <= freed
+        })
+    }
+
     fn remove(&mut self) {
         let going: Vec<InstanceId> =
             self.instances().filter(|instance| !instance.is_over()).map(|instance| instance.id).collect();

@@ -38,8 +38,8 @@ struct Slot {
 pub(crate) fn plan(plan: &mut Plan<'_, '_>) {
     let count = plan.service_rec().count;
     let slots = survey(plan);
-    retire(plan, &slots, count);
-    let waiting_for = fill(plan, &slots, count);
+    let stuck = retire(plan, &slots, count);
+    let waiting_for = fill(plan, &slots, count).or(stuck);
     let (mut ready, mut done) = (0, 0);
     let rec = plan.service_rec();
     for slot in slots.range(..count).map(|(_, slot)| slot) {
@@ -71,7 +71,7 @@ fn survey(plan: &Plan<'_, '_>) -> BTreeMap<u32, Slot> {
 
 /// Slots beyond the count are emptied, closed nodes are left (not by stateful instances), and a
 /// stateful service's old release goes `max_parallel` at a time.
-fn retire(plan: &mut Plan<'_, '_>, slots: &BTreeMap<u32, Slot>, count: u32) {
+fn retire(plan: &mut Plan<'_, '_>, slots: &BTreeMap<u32, Slot>, count: u32) -> Option<Code> {
     let rec = plan.service_rec().clone();
     let stateful = rec.spec().is_stateful();
     let failed = matches!(rec.rollout.state, RolloutState::Failed { .. });
@@ -96,14 +96,13 @@ fn retire(plan: &mut Plan<'_, '_>, slots: &BTreeMap<u32, Slot>, count: u32) {
             old.push(id);
         }
     }
-    if stateful {
+    if !stateful {
         // A batch instance of an older release runs to its end; the new release follows it.
-        let free = rec.spec().update.max_parallel.saturating_sub(in_flight) as usize;
-        // Highest slot first: the lowest is where operators look first for trouble.
-        for id in old.into_iter().rev().take(free) {
-            plan.retire(id, None);
-        }
+        return None;
     }
+    let free = rec.spec().update.max_parallel.saturating_sub(in_flight) as usize;
+    // Highest slot first: the lowest is where operators look first for trouble.
+    plan.make_way(old.into_iter().rev(), free)
 }
 
 fn fill(plan: &mut Plan<'_, '_>, slots: &BTreeMap<u32, Slot>, count: u32) -> Option<Code> {

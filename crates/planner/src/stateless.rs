@@ -187,7 +187,10 @@ fn retire_surplus(plan: &mut Plan<'_, '_>) {
             (false, _) if member.leave == Leave::Now => true,
             // One that takes no connections anyway goes as soon as another stands in for it.
             (false, true) => total > count && proven_current + old > count,
-            (false, false) => count.saturating_sub(proven_current + old) < budget,
+            // Not before its successor is sure to find room.
+            (false, false) => {
+                count.saturating_sub(proven_current + old) < budget && plan.has_room_after(member.id)
+            }
         };
         if go {
             plan.retire(member.id, None);

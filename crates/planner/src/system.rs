@@ -17,8 +17,8 @@ pub(crate) fn plan(plan: &mut Plan<'_, '_>) {
         here.insert(instance.node, instance.id);
     }
     let nodes: Vec<NodeIx> = eligible(plan);
-    retire(plan, &nodes, &here);
-    let waiting_for = fill(plan, &nodes, &here);
+    let stuck = retire(plan, &nodes, &here);
+    let waiting_for = fill(plan, &nodes, &here).or(stuck);
     let rec = plan.service_rec();
     let ready = here.values().filter(|id| {
         plan.cluster().instance(**id).is_some_and(|instance| {
@@ -41,7 +41,7 @@ fn eligible(plan: &Plan<'_, '_>) -> Vec<NodeIx> {
     nodes.map(|(ix, _)| ix).collect()
 }
 
-fn retire(plan: &mut Plan<'_, '_>, nodes: &[NodeIx], here: &BTreeMap<NodeIx, InstanceId>) {
+fn retire(plan: &mut Plan<'_, '_>, nodes: &[NodeIx], here: &BTreeMap<NodeIx, InstanceId>) -> Option<Code> {
     let rec = plan.service_rec().clone();
     let constraints = &rec.spec_of(rec.release_to_place()).constraints;
     let failed = matches!(rec.rollout.state, RolloutState::Failed { .. });
@@ -67,9 +67,7 @@ fn retire(plan: &mut Plan<'_, '_>, nodes: &[NodeIx], here: &BTreeMap<NodeIx, Ins
         }
     }
     let free = (rec.spec().update.max_parallel as usize).saturating_sub(in_flight);
-    for id in old.into_iter().take(free) {
-        plan.retire(id, None);
-    }
+    plan.make_way(old.into_iter(), free)
 }
 
 fn fill(plan: &mut Plan<'_, '_>, nodes: &[NodeIx], here: &BTreeMap<NodeIx, InstanceId>) -> Option<Code> {

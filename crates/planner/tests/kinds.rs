@@ -263,3 +263,28 @@ fn a_removed_service_goes_when_its_last_record_has_gone() {
     world.plan();
     assert!(world.cluster.service_by_name("web").is_none());
 }
+
+#[test]
+fn lesson_7_what_is_replaced_in_place_keeps_running_while_its_successor_would_find_no_room() {
+    for (mut file, count) in [(db(), 1), (file("agent"), 0)] {
+        if file.name == "agent" {
+            file.kind = "system".into();
+        }
+        let mut world = World::with_nodes(2);
+        world.apply(&file, count);
+        world.plan();
+        world.become_ready();
+        world.plan();
+        let running = world.wanted(&file.name).len();
+        let mut two = file.clone();
+        two.memory = "2GiB".into();
+        world.apply(&two, count);
+        world.plan();
+        assert_eq!(world.wanted(&file.name).len(), running, "{}", world.show());
+        assert_eq!(world.planned[&file.name].reasons[0].code, Code::NoCapacityMemory);
+        world.pass(Millis::secs(300));
+        world.plan();
+        let state = &world.service(&file.name).rollout.state;
+        assert!(matches!(state, RolloutState::Failed { reason: Code::NoCapacityMemory, .. }), "{state:?}");
+    }
+}

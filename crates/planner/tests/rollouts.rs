@@ -253,3 +253,19 @@ fn a_first_release_that_never_got_room_is_placed_as_soon_as_there_is_some() {
     world.plan();
     assert_eq!(world.service("web").rollout.state, RolloutState::Complete);
 }
+
+#[test]
+fn lesson_7_without_surge_nothing_stops_while_its_successor_would_find_no_room() {
+    let mut world = World::with_nodes(2);
+    let mut one = web("one");
+    (one.update.surge, one.migrate.surge) = (false, false);
+    world.apply(&one, 2);
+    world.plan();
+    world.become_ready();
+    world.plan();
+    let mut two = one.clone();
+    two.memory = "2GiB".into();
+    world.apply(&two, 2);
+    world.plan();
+    assert_eq!(available(&world), 2, "{}", world.show());
+}
