@@ -166,7 +166,9 @@ impl Plan<'_, '_> {
             let node = self.txn.node(instance.node);
             let after = node.used.memory.saturating_sub(instance.memory).saturating_add(spec.memory);
             let short_by = after.saturating_sub(node.rec.capacity.memory);
-            let wait = if !node.may_place() || !node.rec.satisfies(&spec.constraints) {
+            let wait = if !node.rec.satisfies(&spec.constraints) {
+                Wait::ConstraintUnsatisfied { constraints: crate::place::labels(&spec) }
+            } else if !node.may_place() {
                 Wait::NoEligibleNode
             } else if short_by > 0 {
                 Wait::NoCapacityMemory { needs: spec.memory, short_by, nodes: 1 }

@@ -1,5 +1,7 @@
 //! Draining nodes.
 
+#![allow(clippy::unwrap_used)]
+
 mod world;
 
 use expect_test::expect;

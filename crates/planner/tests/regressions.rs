@@ -62,7 +62,10 @@ fn a_stateful_instance_waits_when_its_home_lacks_the_labels() {
     db.constraints.insert("zone".into(), "b".into());
     world.apply(&db, 1);
     world.plan();
-    world.stop_leavers();
+    assert_eq!(world.wanted("db").len(), 1, "the old one keeps running:\n{}", world.show());
+    let id = world.wanted("db")[0].id;
+    let now = world.now;
+    world.set(id, |i| (i.actual, i.ended_at) = (model::Actual::Failed, Some(now - Millis::secs(600))));
     world.plan();
     assert_eq!(world.wanted("db"), [], "{}", world.show());
     let codes: Vec<Code> = world.planned["db"].reasons.iter().map(|reason| reason.code).collect();
