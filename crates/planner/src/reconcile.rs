@@ -167,7 +167,7 @@ impl Plan<'_, '_> {
             let after = node.used.memory.saturating_sub(instance.memory).saturating_add(spec.memory);
             let short_by = after.saturating_sub(node.rec.capacity.memory);
             let wait = if !node.rec.satisfies(&spec.constraints) {
-                Wait::ConstraintUnsatisfied { constraints: crate::place::labels(&spec) }
+                Wait::constraints(&spec)
             } else if !node.may_place() {
                 Wait::NoEligibleNode
             } else if short_by > 0 {
