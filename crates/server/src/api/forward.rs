@@ -91,12 +91,23 @@ async fn pass_on(state: &ApiState, request: Request) -> Result<Response, ApiFail
         .request(parts.method, format!("{}{path}", base_url(&api)))
         .headers(headers)
         .body(reqwest::Body::wrap_stream(body.into_data_stream()));
-    let why = match tokio::time::timeout(FORWARD_MAX, sent.send()).await {
+    let answered = tokio::select! {
+        biased;
+        answered = tokio::time::timeout(FORWARD_MAX, sent.send()) => answered,
+        // One that is stopped or cut off keeps its connections and says nothing on them.
+        () = state.leader_left(&api) => return Err(replaced(&api)),
+    };
+    let why = match answered {
         Ok(Ok(answer)) => return Ok(relay(answer)),
         Ok(Err(error)) => cause_of(&error),
         Err(_) => format!("nothing came within {}s", FORWARD_MAX.as_secs()),
     };
     Err(ApiFailure::no_coordinator(format!("the coordinator at {api} does not answer: {why}")))
+}
+
+fn replaced(api: &str) -> ApiFailure {
+    let message = format!("the coordinator at {api} left office before it answered; look again, then retry");
+    ApiFailure::no_coordinator(message)
 }
 
 /// Hands another daemon's answer on, as it comes in.

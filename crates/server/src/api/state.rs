@@ -101,6 +101,24 @@ impl ApiState {
         };
         api.filter(|api| !api.is_empty())
     }
+
+    /// Ends once the coordinator is known not to be at `api` any more.
+    pub(super) async fn leader_left(&self, api: &str) {
+        let known = match &self.0.place {
+            Place::Candidate(office) => {
+                let elsewhere =
+                    |leader: &Option<Leader>| leader.as_ref().is_none_or(|leader| leader.api != api);
+                office.leader().wait_for(elsewhere).await.is_ok()
+            }
+            Place::Daemon(coordinator) => {
+                coordinator.clone().wait_for(|known| known.as_deref() != Some(api)).await.is_ok()
+            }
+        };
+        if !known {
+            // Whoever knew is gone: nobody will ever say.
+            std::future::pending().await
+        }
+    }
 }
 
 /// `host:port` or a URL, as a URL without a slash at its end.

@@ -57,6 +57,21 @@ async fn without_a_coordinator_the_answer_is_to_come_back() {
 }
 
 #[tokio::test]
+async fn a_coordinator_that_says_nothing_is_waited_for_only_until_it_is_replaced() {
+    // Takes connections and never answers, like one that is stopped.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (worker, tell) = plain(Some(silent.local_addr().unwrap().to_string())).await;
+    let asked = tokio::spawn(call(worker, Method::GET, "/v1/nodes", None));
+    let (_held, _) = silent.accept().await.unwrap();
+    let daemon = Daemon::acting(&MemoryStore::new()).await;
+    tell.send_replace(Some(daemon.api.to_string()));
+    let (status, body) = asked.await.unwrap();
+    assert_eq!((status, &body["error"]["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("no_coordinator")));
+    assert!(body["error"]["message"].as_str().unwrap().contains("left office"), "{body}");
+    assert_eq!(call(worker, Method::GET, "/v1/nodes", None).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn two_daemons_that_take_each_other_for_the_coordinator_do_not_loop() {
     let (one, tell_one) = plain(None).await;
     let (two, _tell) = plain(Some(one.to_string())).await;

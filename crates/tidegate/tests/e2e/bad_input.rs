@@ -244,7 +244,7 @@ async fn a_port_of_the_edge_that_somebody_else_holds_is_said_and_taken_when_it_i
         if node.reasons.is_empty() { Ok(()) } else { Err(format!("{:?}", node.reasons)) }
     })
     .await;
-    let traffic = cluster.load(port, 1);
+    let traffic = cluster.load(port, 1).await;
     until("an answer", async || {
         let seen = cluster.run(&["status", "web"]).await;
         if seen.code == 0 { Ok(()) } else { Err(seen.stderr) }

@@ -29,7 +29,7 @@ async fn releases_on_the_heels_of_each_other_while_daemons_die_fail_no_request()
     };
     cluster.apply(&release(0)).await;
     cluster.api.until_ready("web", 3).await;
-    let traffic = cluster.load(port, 3);
+    let traffic = cluster.load(port, 3).await;
     for number in 1..=6 {
         cluster.apply(&release(number)).await;
         let victim = if number % 2 == 0 { "n1" } else { "n2" };

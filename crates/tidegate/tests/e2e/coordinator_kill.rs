@@ -57,7 +57,7 @@ async fn when_the_coordinator_is_killed_another_leads_and_instances_never_notice
     let api = cluster.api_of(survivors[0]);
     let after = pids(&api.until_ready("web", 4).await);
     assert!(before.iter().all(|(id, seen)| after.get(id) == Some(seen)), "{before:?} {after:?}");
-    let traffic = cluster.load(port, 1);
+    let traffic = cluster.load(port, 1).await;
     until("the first edge to have sent to all four", async || {
         let back = cluster.api_of(&leads.id).until_ready("web", 4).await;
         if back.len() == 4 { Ok(()) } else { Err(String::new()) }
@@ -76,7 +76,7 @@ async fn a_coordinator_that_slept_past_its_lease_writes_nothing_and_steps_down()
     let old = cluster.api.status().await.unwrap().coordinator;
     let awake = DAEMONS.into_iter().find(|name| *name != old.id).unwrap();
 
-    cluster.daemon(&old.id).signal(Signal::STOP);
+    cluster.daemon(&old.id).suspend().await;
     // Both lie in its sockets until it wakes up: it believes to be in office when it reads them.
     let sleeper = cluster.api_of(&old.id);
     let body = r#"{"command": ["sleep", "1000"], "memory": "16MiB"}"#;
@@ -132,13 +132,7 @@ async fn edges_keep_serving_while_coordinators_and_etcd_go_and_come_back() {
     let leads = cluster.api.status().await.unwrap().coordinator;
     let number = DAEMONS.iter().position(|name| *name != leads.id).unwrap();
     let (here, edge) = (DAEMONS[number], [127, 0, 0, number as u8 + 1]);
-    until("that edge to serve", async || {
-        tokio::net::TcpStream::connect((std::net::Ipv4Addr::from(edge), port))
-            .await
-            .map_err(|e| e.to_string())
-    })
-    .await;
-    let traffic = cluster.load_at((edge, port).into(), 2);
+    let traffic = cluster.load_at((edge, port).into(), 2).await;
 
     cluster.daemon_mut(&leads.id).kill();
     until_other_leads(&cluster.api_of(here), &leads.id).await;
@@ -183,7 +177,7 @@ async fn daemons_that_are_restarted_one_after_the_other_fail_no_request_of_anoth
     let port = free_port();
     cluster.apply(&web(3, port, "migrate = { min_healthy_time = \"200ms\" }")).await;
     let before = pids(&cluster.api.until_ready("web", 3).await);
-    let traffic = cluster.load(port, 2);
+    let traffic = cluster.load(port, 2).await;
     for name in ["n2", "n3"] {
         assert_eq!(cluster.daemon_mut(name).terminate().await.code(), Some(0));
         cluster.daemon_mut(name).start(&[]);

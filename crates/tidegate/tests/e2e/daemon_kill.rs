@@ -26,7 +26,7 @@ async fn instances_and_traffic_do_not_notice_that_their_daemons_are_killed_and_c
     let port = free_port();
     cluster.apply(&web(4, port, "migrate = { min_healthy_time = \"200ms\" }")).await;
     let before = pids(&cluster.api.until_ready("web", 4).await);
-    let traffic = cluster.load(port, 2);
+    let traffic = cluster.load(port, 2).await;
 
     cluster.daemon_mut("n1").kill();
     cluster.daemon_mut("n1").start(&[]);
@@ -102,7 +102,7 @@ async fn a_coordinator_that_is_killed_and_comes_back_finds_everything_as_it_was(
     cluster.until_up().await;
     assert_eq!(pids(&cluster.api.until_ready("web", 2).await), before);
     assert!(cluster.api.status().await.unwrap().coordinator.term > term);
-    let traffic = cluster.load(port, 1);
+    let traffic = cluster.load(port, 1).await;
     cluster.apply(&web(3, port, "migrate = { min_healthy_time = \"200ms\" }")).await;
     let after = pids(&cluster.api.until_ready("web", 3).await);
     assert!(before.iter().all(|(id, seen)| after.get(id) == Some(seen)), "{before:?} {after:?}");

@@ -9,7 +9,9 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::sync::SemaphorePermit;
 
-use crate::harness::{Api, TIDEGATE, Talk, free_port, of_service, process, take_turn, tidegate, until};
+use crate::harness::{
+    Api, TIDEGATE, Talk, free_port, free_ports, of_service, process, take_turn, tidegate, until,
+};
 
 const DEMO: &str = include_str!("../../../../examples/demo.toml");
 const DEMO_PORT: u16 = 8080;
@@ -27,7 +29,7 @@ struct Dev {
 impl Dev {
     async fn new() -> Dev {
         let _turn = take_turn().await;
-        let addr = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let addr = SocketAddr::from(([127, 0, 0, 1], free_ports(10)));
         let dir = tempfile::Builder::new().prefix("tidegate-e2e-dev-").tempdir().unwrap();
         Dev { talk: None, api: Api::at(addr), listen: addr.to_string(), dir, _turn }
     }
@@ -136,7 +138,7 @@ async fn dev_shows_the_demo_stops_it_on_ctrl_c_and_finds_it_again() {
         assert_eq!(done.code, 0, "{}", done.stderr);
     }
     until_all_well(&dev.api).await;
-    let text = page(port).await.unwrap();
+    let text = until("the edge to serve", async || page(port).await).await;
     let web = dev.api.until_ready("web", 4).await;
     assert!(web.iter().any(|instance| text.contains(&format!("instance {}\n", instance.id))), "{text}");
     let mut agents: Vec<_> = dev.api.until_ready("agent", 2).await.into_iter().map(|i| i.node).collect();

@@ -41,6 +41,22 @@ async fn logs_are_shown_and_followed_across_rotation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn following_a_batch_ends_with_it() {
+    let cluster = Cluster::start(1, Pace::Steady).await;
+    let go = cluster.dir().join("go");
+    let script = format!("echo begins; while [ ! -e {} ]; do sleep 0.05; done; echo ends", go.display());
+    cluster.apply(&with_program("batch", &script, "kind = \"batch\"")).await;
+    let id = cluster.api.until_ready("batch", 1).await.remove(0).id;
+    let mut follower = Talk::start(cluster.dir(), cluster.api.base(), &["instance", "logs", "-f", &id]);
+    follower.until("begins").await;
+    std::fs::write(&go, "").unwrap();
+    follower.until("ends").await;
+    assert_eq!(follower.ended().await.code(), Some(0));
+    let later = cluster.run(&["instance", "logs", "-f", &id]).await;
+    assert_eq!((later.code, later.stdout.as_str()), (0, "begins\nends\n"), "also when it is over already");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn events_are_followed_over_the_death_of_the_coordinator() {
     let mut cluster = Cluster::start(1, Pace::Steady).await;
     let mut follower = Talk::start(cluster.dir(), cluster.api.base(), &["events", "--follow", "-o", "json"]);

@@ -142,7 +142,7 @@ async fn a_daemon_that_sleeps_past_its_lease_is_replaced_and_catches_up_when_it_
     let lost = web.iter().find(|instance| instance.node == asleep).expect("one on every node");
     let left = [lost, &batch].map(|instance| Process::of(instance.pid.unwrap()));
 
-    cluster.daemon(&asleep).signal(Signal::STOP);
+    cluster.daemon(&asleep).suspend().await;
     cluster.api.until_health(&asleep, "offline").await;
     until_replaced(&cluster, 2, &asleep).await;
     until("the batch to run anew elsewhere", async || {
@@ -238,7 +238,7 @@ async fn a_node_that_is_late_gets_nothing_new_and_loses_nothing() {
     let at_once = "migrate = { min_healthy_time = \"0s\" }";
     cluster.apply(&with_program("job", "exec sleep 1000", &format!("count = 2\n{at_once}"))).await;
     let before = cluster.api.until_ready("job", 2).await;
-    cluster.daemon("n1").signal(Signal::STOP);
+    cluster.daemon("n1").suspend().await;
     cluster.api.until_health("n1", "degraded").await;
     let node = cluster.api.node("n1").await.unwrap();
     assert_eq!(node.reasons[0].code, "heartbeats_late", "{node:?}");

@@ -22,7 +22,7 @@ async fn a_rollout_a_scaling_and_a_stop_under_load_fail_no_request() {
     };
     cluster.apply(&release(4, "one")).await;
     let first = ids(&cluster.api.until_ready("web", 4).await);
-    let traffic = cluster.load(port, 4);
+    let traffic = cluster.load(port, 4).await;
 
     assert_eq!(cluster.apply(&release(4, "two")).await, "web updated to release 2\n");
     let second = cluster.api.until_ready("web", 4).await;
@@ -61,7 +61,7 @@ async fn a_release_that_never_gets_healthy_fails_with_its_reason_and_leaves_the_
         |more: &str| web(2, port, &format!("{QUICK}\nupdate = {{ healthy_deadline = \"3s\" }}\n{more}"));
     cluster.apply(&release("")).await;
     let old = cluster.api.until_ready("web", 2).await;
-    let traffic = cluster.load(port, 1);
+    let traffic = cluster.load(port, 1).await;
 
     let bad = release("env = { READY_AFTER_MS = \"3600000\" }");
     cluster.apply(&bad).await;

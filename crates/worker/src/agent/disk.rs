@@ -107,6 +107,17 @@ pub(super) fn load_order(dir: &Path) -> io::Result<Kept> {
     Ok(Kept { id: InstanceId(file.id), note, run: Arc::new(run), ports: file.ports })
 }
 
+/// Whether the instance in this directory is over for good. What cannot be read is not.
+pub(super) fn is_over(dir: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Ending {
+        over: Option<String>,
+    }
+    let read = std::fs::read(dir.join(ORDER)).ok();
+    read.and_then(|bytes| serde_json::from_slice::<Ending>(&bytes).ok())
+        .is_some_and(|file| file.over.is_some())
+}
+
 /// The instance was stopped together with its daemon, by whoever runs the whole: no crash of its own.
 pub(super) fn mark_halted(dir: &Path) -> io::Result<()> {
     std::fs::write(dir.join(HALTED), b"")

@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
+use super::disk;
 use crate::logs::{self, Start};
 
 /// Lines shown when nobody says how many.
@@ -52,13 +53,13 @@ async fn serve_logs(
             Err(fault) => error(StatusCode::INTERNAL_SERVER_ERROR, "internal", &fault.to_string()),
         };
     }
-    // Ends when its directory goes; whoever follows ends it by hanging up.
+    // Ends when the instance is over for good; whoever follows ends it by hanging up.
     let over = CancellationToken::new();
     let gone = over.clone();
     let watched = dir.clone();
     let guard = over.clone().drop_guard();
     tokio::spawn(async move {
-        while watched.is_dir() {
+        while watched.is_dir() && !disk::is_over(&watched) {
             tokio::select! {
                 () = gone.cancelled() => return,
                 () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}

@@ -151,6 +151,21 @@ impl Daemon {
         kill_process(self.pid(), signal).expect("our own child");
     }
 
+    /// SIGSTOP; returns when no thread of it runs.
+    pub async fn suspend(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
+        until("all threads to be stopped", async || {
+            let entries = std::fs::read_dir(&tasks).map_err(|error| error.to_string())?;
+            let stat = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("stat")).ok();
+            let stats: Vec<String> = entries.flatten().filter_map(stat).collect();
+            let stopped =
+                stats.iter().all(|stat| stat.rsplit_once(") ").is_some_and(|(_, s)| s.starts_with('T')));
+            if stopped { Ok(()) } else { Err(format!("{stats:?}")) }
+        })
+        .await;
+    }
+
     pub fn signal_if_running(&self, signal: Signal) {
         if self.child.is_some() {
             let _ = kill_process(self.pid(), signal);

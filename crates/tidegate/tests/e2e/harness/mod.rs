@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use api::{Api, of_service};
 pub use daemon::{Daemon, Setup};
-pub use ports::free_port;
+pub use ports::{free_port, free_ports};
 pub use run::{Done, TIDEGATE, Talk, tidegate, web, with_program};
 
 /// How long a test waits for something that must happen. Generous: machines are slow and shared.
@@ -174,12 +174,16 @@ impl Cluster {
         done.stdout
     }
 
-    /// Traffic on a port of the edge until [`Traffic::end`].
-    pub fn load(&self, port: u16, workers: usize) -> Traffic {
-        self.load_at(SocketAddr::from(([127, 0, 0, 1], port)), workers)
+    /// Traffic on a port of the edge, once it is open, until [`Traffic::end`].
+    pub async fn load(&self, port: u16, workers: usize) -> Traffic {
+        self.load_at(SocketAddr::from(([127, 0, 0, 1], port)), workers).await
     }
 
-    pub fn load_at(&self, addr: SocketAddr, workers: usize) -> Traffic {
+    pub async fn load_at(&self, addr: SocketAddr, workers: usize) -> Traffic {
+        until(&format!("{addr} to be open"), async || {
+            tokio::net::TcpStream::connect(addr).await.map(drop).map_err(|error| error.to_string())
+        })
+        .await;
         let stop = CancellationToken::new();
         Traffic { task: tokio::spawn(run_load(addr, workers, workers, stop.clone())), stop }
     }

@@ -18,15 +18,20 @@ fn first_step() -> u16 {
 
 /// For a listener. Nobody listens there, and nobody else is given it.
 pub fn free_port() -> u16 {
+    free_ports(1)
+}
+
+/// The first of several in a row, as [`free_port`]: `dev` takes those after the one it is given.
+pub fn free_ports(count: u16) -> u16 {
     static STEPS: AtomicU16 = AtomicU16::new(0);
     for _ in LISTENERS {
-        let step = STEPS.fetch_add(1, Ordering::Relaxed) + first_step();
-        let port = LISTENERS.start() + step % LISTENERS.len() as u16;
-        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
-            return port;
+        let step = STEPS.fetch_add(count, Ordering::Relaxed) + first_step();
+        let first = LISTENERS.start() + step % (LISTENERS.len() as u16 - count);
+        if (first..first + count).all(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()) {
+            return first;
         }
     }
-    panic!("no port in {LISTENERS:?} is free");
+    panic!("no {count} ports in a row are free in {LISTENERS:?}");
 }
 
 /// For the instances of one node.
