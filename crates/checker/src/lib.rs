@@ -7,10 +7,12 @@
 //! *Invariant:* the checker knows `model` alone. It recomputes what it compares with; it never asks the
 //! planner or the protocol.
 
+mod drains;
 mod observer;
 mod state;
 mod violation;
 
+pub use drains::uses_a_slot;
 pub use observer::Observer;
 pub use state::{capacity_below_use, check};
 pub use violation::Violation;

@@ -7,7 +7,10 @@ use model::{
     ServiceIx, ServiceName, Time,
 };
 
-use crate::Violation;
+use crate::{
+    Violation,
+    drains::{self, Parts},
+};
 
 /// What is remembered of an instance.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,6 +34,8 @@ pub struct Observer {
     releases: BTreeMap<ServiceName, (Time, u32)>,
     /// Stopped at an operator's wish: availability may fall by these.
     asked: BTreeSet<InstanceId>,
+    drains: Parts,
+    drain_epoch: u64,
 }
 
 impl Observer {
@@ -41,6 +46,8 @@ impl Observer {
             epochs: BTreeMap::new(),
             releases: BTreeMap::new(),
             asked: BTreeSet::new(),
+            drains: Parts::new(),
+            drain_epoch: 0,
         };
         observer.remember(cluster);
         observer
@@ -65,6 +72,7 @@ impl Observer {
         self.availability_holds(after, &mut found);
         self.epochs_rise(after, &mut found);
         self.releases_rise(after, &mut found);
+        drains::follow(&self.drains, self.drain_epoch, after, &mut found);
         self.remember(after);
         found
     }
@@ -88,6 +96,8 @@ impl Observer {
         if let Some((last, _)) = self.instances.last_key_value() {
             self.next_id = self.next_id.max(InstanceId(last.0 + 1));
         }
+        self.drains = drains::parts(cluster);
+        self.drain_epoch = self.drain_epoch.max(cluster.meta().drain_epoch);
         for (_, node) in cluster.nodes() {
             self.epochs.insert(node.rec.id.clone(), node.rec.process_epoch);
         }
@@ -112,6 +122,7 @@ impl Observer {
             (Health::Offline, _) => Some("is offline"),
             (Health::Degraded(_), _) => Some("is degraded"),
             (Health::Up, Intent::Drained | Intent::Stopping | Intent::Disabled) => Some("is closed"),
+            (Health::Up, Intent::Active) if node.drain.is_some() => Some("is in a drain"),
             (Health::Up, Intent::Active) if constraints == Some(false) => Some("lacks its labels"),
             (Health::Up, Intent::Active) => None,
         };
@@ -177,8 +188,10 @@ impl Observer {
             let (rec, spec) = (&entry.rec, entry.rec.spec());
             let surge = spec.update.surge && spec.migrate.surge;
             let spared = rec.removed || !surge || spec.has_slots() || spec.kind == Kind::System;
-            let node = &after.node(instance.node).rec;
-            let forced = node.intent == Intent::Disabled || node.is_offline() || self.asked.contains(id);
+            let entry = after.node(instance.node);
+            let (node, late) = (&entry.rec, entry.drain.as_ref().is_some_and(|drain| drain.deadline_reached));
+            let forced =
+                late || node.intent == Intent::Disabled || node.is_offline() || self.asked.contains(id);
             // One that ceased to be available by itself in the same step was not lowered by us.
             let by_itself = instance.actual != Actual::Ready;
             if instance.desired == Desired::Running || spared || forced || by_itself {

@@ -6,7 +6,7 @@ use model::{
     Candidate, Cluster, Desired, InstanceId, NodeId, NodeIx, Resources, ServiceEntry, ServiceIx, VolumeId,
 };
 
-use crate::Violation;
+use crate::{Violation, drains::nodes_are_in_one};
 
 /// Everything that is wrong with this state. Capacity that an operator lowered below what runs is not:
 /// see [`capacity_below_use`].
@@ -19,6 +19,7 @@ pub fn check(cluster: &Cluster) -> Vec<Violation> {
     replaced_ones_are_older(cluster, &mut found);
     indexes_agree(cluster, &mut found);
     place_index_agrees(cluster, &mut found);
+    nodes_are_in_one(cluster, &mut found);
     found
 }
 

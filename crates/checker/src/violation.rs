@@ -40,6 +40,10 @@ pub enum Violation {
     InstanceMoved { instance: InstanceId },
     /// An available instance was retired with fewer than the count left.
     AvailableLowered { service: ServiceName, instance: InstanceId, left: usize, count: u32 },
+    /// More nodes drain at a time than may.
+    TooManyDraining { draining: usize, allowed: usize },
+    /// A node's part of a drain went where it may not go.
+    Drain { invariant: u32, epoch: u64, node: NodeId, what: &'static str },
 }
 
 impl Violation {
@@ -49,6 +53,8 @@ impl Violation {
             Violation::MemoryMiscounted { .. }
             | Violation::OverCapacity { .. }
             | Violation::PlacedWhereItMayNot { .. } => 1,
+            Violation::TooManyDraining { .. } => 2,
+            Violation::Drain { invariant, .. } => *invariant,
             Violation::TooMany { .. } => 5,
             Violation::SlotTwice { .. }
             | Violation::PlacedTooEarly { .. }
@@ -117,6 +123,10 @@ impl fmt::Display for Violation {
             Violation::AvailableLowered { service, instance, left, count } => {
                 write!(f, "{instance} of {service} was retired while available; {left} of {count} are left")
             }
+            Violation::TooManyDraining { draining, allowed } => {
+                write!(f, "{draining} nodes drain at a time, {allowed} at most may")
+            }
+            Violation::Drain { epoch, node, what, .. } => write!(f, "{node} in drain {epoch} {what}"),
         }
     }
 }

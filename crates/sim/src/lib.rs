@@ -10,6 +10,7 @@
 
 mod clients;
 mod coverage;
+mod drains;
 mod faults;
 mod liveness;
 mod machine;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use model::{
-    Cluster, Code, Health, Instance, InstanceId, Intent, Kind, RolloutState, ServiceEntry, ServiceIx,
-    encode_change,
+    Cluster, Code, DrainNode, DrainState, Health, Instance, InstanceId, Intent, Kind, RolloutState,
+    ServiceEntry, ServiceIx, Time, encode_change,
 };
 use protocol::coordinator::Coordinator;
 
@@ -17,17 +17,31 @@ const CONVERGES_WITHIN: u64 = 400_000;
 const QUIET_FOR: u64 = 15_000;
 
 impl World {
+    /// First drains come to where they can get by themselves; then everything is opened again.
     pub fn look_whether_quiet(&mut self) {
-        self.enable_all();
+        if self.swarm.drains == 0 {
+            self.reopened = self.reopened.or(Some(self.swarm.safety_ms));
+        }
+        if self.reopened.is_some() {
+            self.enable_all();
+        }
         let head = self.store.head;
         let since = match self.quiet {
             Some((known, since)) if known == head => since,
             Some(_) | None => self.now,
         };
         self.quiet = Some((head, since));
-        let wrong = self.what_is_wrong();
-        let late = self.now > self.swarm.safety_ms + CONVERGES_WITHIN;
+        let wrong = match self.reopened {
+            Some(_) => self.what_is_wrong(),
+            None => self.drains_are_wrong(),
+        };
+        let late = self.now > self.reopened.unwrap_or(self.swarm.safety_ms) + CONVERGES_WITHIN;
         match wrong {
+            None if self.reopened.is_none() && self.now - since >= QUIET_FOR => {
+                self.say("drains are where they can get; every node is opened again".to_owned());
+                (self.reopened, self.quiet) = (Some(self.now), None);
+                self.after(1000, Event::LookWhetherQuiet);
+            }
             None if self.now - since >= QUIET_FOR => {
                 self.say("all is well".to_owned());
                 self.done = true;
@@ -38,18 +52,56 @@ impl World {
         }
     }
 
-    fn what_is_wrong(&self) -> Option<String> {
-        let in_office: Vec<usize> =
-            (0..self.machines.len()).filter(|at| self.tenure(*at).is_some()).collect();
-        let [machine] = in_office.as_slice() else {
-            return Some(format!("{} coordinators are in office", in_office.len()));
+    fn in_office(&self) -> Result<(usize, &Coordinator), String> {
+        let mut in_office =
+            (0..self.machines.len()).filter_map(|at| Some((at, &self.tenure(at)?.coordinator)));
+        match (in_office.next(), in_office.count()) {
+            (Some(one), 0) => Ok(one),
+            (first, more) => {
+                Err(format!("{} coordinators are in office", more + usize::from(first.is_some())))
+            }
+        }
+    }
+
+    /// Every drain has ended, or waits for something that is really so.
+    fn drains_are_wrong(&self) -> Option<String> {
+        let (machine, coordinator) = match self.in_office() {
+            Ok(found) => found,
+            Err(wrong) => return Some(wrong),
         };
-        let coordinator = &self.tenure(*machine)?.coordinator;
+        let cluster = coordinator.cluster();
+        for (_, node) in cluster.nodes() {
+            let left = self.machines.iter().any(|machine| machine.left && machine.id == node.rec.id);
+            if node.rec.health != Health::Up && !left {
+                return Some(format!("{} is {:?}", node.rec.id, node.rec.health));
+            }
+            let part = cluster.last_drain_of(node.rec.id.as_str());
+            let part = part.and_then(|drain| drain.part(node.rec.id.as_str()));
+            let out = matches!(node.rec.intent, Intent::Drained | Intent::Stopping);
+            let drained = part.filter(|part| out && part.ending() == Some(model::Ending::Drained));
+            if let Some(id) = drained.and_then(|part| self.lives_on(part)) {
+                return Some(format!("{} is drained, and {id} lives on it", node.rec.id));
+            }
+        }
+        let now = self.local(machine);
+        let mut parts = cluster.drains().flat_map(|drain| &drain.nodes);
+        self.processes_disagree(cluster)
+            .or_else(|| parts.find_map(|part| part_is_wrong(coordinator, part, now)))
+    }
+
+    fn what_is_wrong(&self) -> Option<String> {
+        let coordinator = match self.in_office() {
+            Ok((_, coordinator)) => coordinator,
+            Err(wrong) => return Some(wrong),
+        };
         let cluster = coordinator.cluster();
         for (_, node) in cluster.nodes() {
             if node.rec.health != Health::Up || node.rec.intent != Intent::Active {
                 return Some(format!("{} is {:?} and {:?}", node.rec.id, node.rec.health, node.rec.intent));
             }
+        }
+        if let Some(drain) = cluster.drains().find(|drain| drain.is_unfinished()) {
+            return Some(format!("drain {} is unfinished", drain.epoch));
         }
         self.processes_disagree(cluster)
             .or_else(|| self.edges_disagree(coordinator))
@@ -100,8 +152,9 @@ impl World {
         let services = cluster.services().map(|(_, entry)| model::Change::Service(entry.rec.clone()));
         let instances = cluster.instances().map(|instance| model::Change::Instance(instance.clone()));
         let volumes = cluster.volumes().map(|volume| model::Change::Volume(volume.clone()));
+        let drains = cluster.drains().map(|drain| model::Change::Drain(drain.clone()));
         let mut count = 0;
-        for change in nodes.chain(services).chain(instances).chain(volumes) {
+        for change in nodes.chain(services).chain(instances).chain(volumes).chain(drains) {
             let (key, value) = encode_change(cluster, &change);
             count += 1;
             if self.store.records.get(&key) != value.as_ref() {
@@ -120,6 +173,44 @@ impl World {
             (!may.contains(&is)).then(|| format!("{name} is not what was asked for"))
         })
     }
+}
+
+fn part_is_wrong(coordinator: &Coordinator, part: &DrainNode, now: Time) -> Option<String> {
+    let cluster = coordinator.cluster();
+    let node = &part.node;
+    if part.ending().is_some() {
+        return None;
+    }
+    if part.state == DrainState::Queued {
+        let waits = cluster.nodes().any(|(ix, _)| checker::uses_a_slot(cluster, ix));
+        return (!waits).then(|| format!("{node} is queued, and nothing drains"));
+    }
+    let status = coordinator.drain_status(part, now);
+    let short = |(ix, entry): (ServiceIx, &ServiceEntry)| {
+        let reasons: Vec<Code> = coordinator.reasons(ix).iter().map(|reason| reason.code).collect();
+        waits_truly(cluster, entry, &reasons)
+    };
+    if status.units.is_empty() {
+        // Something stopped before it started elsewhere, and there is no room for it.
+        let waits = cluster.services().any(short);
+        return (!waits).then(|| format!("{node} is empty and still draining"));
+    }
+    let others = status.units.iter().any(|unit| unit.code != Code::SystemLast);
+    status.units.iter().find_map(|unit| {
+        let instance = cluster.instance(unit.id)?;
+        let entry = cluster.service(instance.service)?;
+        let truly = match unit.code {
+            Code::VolumeLocal => entry.rec.spec_of(instance.release).is_stateful(),
+            Code::SystemLast => others,
+            Code::ReplacementUnhealthy => true,
+            Code::NoCapacityMemory | Code::NoEligibleNode | Code::ConstraintUnsatisfied => {
+                short((instance.service, entry))
+            }
+            _ => false,
+        };
+        let why = (unit.code.as_str(), &unit.message);
+        (!truly).then(|| format!("{node} drains, and {} waits: {why:?}", unit.unit))
+    })
 }
 
 fn service_is_wrong(coordinator: &Coordinator, ix: ServiceIx, entry: &ServiceEntry) -> Option<String> {

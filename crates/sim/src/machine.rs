@@ -40,6 +40,8 @@ pub struct Machine {
     /// What happened while it was paused or suspended.
     pub held: VecDeque<Event>,
     pub degraded: Option<Code>,
+    /// Its daemon was told to leave, and did.
+    pub left: bool,
     // On disk:
     pub memory: Memory,
     pub slots: BTreeMap<InstanceId, Slot>,
@@ -101,6 +103,7 @@ impl World {
                 daemon: None,
                 held: VecDeque::new(),
                 degraded: None,
+                left: false,
                 memory: Memory::default(),
                 slots: BTreeMap::new(),
             });
@@ -123,7 +126,7 @@ impl World {
         let random = self.rng.next();
         let now = self.local(machine);
         let here = &mut self.machines[machine];
-        (here.life, here.paused) = (life, false);
+        (here.life, here.paused, here.left) = (life, false, false);
         here.held.clear();
         let identity = Identity {
             node: here.id.clone(),
@@ -284,13 +287,28 @@ impl World {
             Output::Remember(memory) => self.machines[machine].memory = memory,
             Output::Lease { fence_at } => self.leased(machine, fence_at),
             Output::Sets(sets) => self.edge_input(machine, edge::Input::Sets(sets)),
-            // Nothing here drains to stop yet.
-            Output::Leave => {}
+            Output::Leave => self.leave(machine),
             Output::GiveUp { message } => {
                 self.say(format!("m{machine} gives up: {message}"));
                 self.kill_daemon(machine, false);
                 self.after(1000, Event::StartDaemon { machine });
             }
+        }
+    }
+
+    /// It has drained, and ends as it was asked to.
+    fn leave(&mut self, machine: usize) {
+        self.say(format!("m{machine} leaves"));
+        self.cover.hit("daemon left once drained");
+        if self.machines[machine].slots.values().any(|slot| slot.live().is_some()) {
+            return self.fail(6, format!("m{machine} leaves with a process alive"));
+        }
+        self.node_input(machine, Input::Stopping);
+        self.kill_daemon(machine, false);
+        self.machines[machine].left = true;
+        if !self.calm {
+            let pause = self.rng.between(500, 20_000);
+            self.after(pause, Event::StartDaemon { machine });
         }
     }
 

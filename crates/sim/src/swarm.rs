@@ -22,6 +22,8 @@ pub struct Swarm {
     /// Mean pause between two faults.
     pub fault_every: u64,
     pub request_every: u64,
+    /// Per mille of requests that are about drains; 0: there are none.
+    pub drains: u64,
     pub net: NetFaults,
     pub store: StoreFaults,
     pub process: ProcessFaults,
@@ -95,6 +97,13 @@ const KINDS: [FaultKind; 14] = [
 ];
 
 impl Swarm {
+    /// Drains are drawn apart, so that seeds without them stay what they were.
+    pub fn draw_drains(&mut self, rng: &mut Rng) {
+        if rng.chance(600) {
+            self.drains = rng.between(50, 500);
+        }
+    }
+
     pub fn draw(rng: &mut Rng) -> Swarm {
         let mut swarm = Swarm {
             timing: Timing { last_node_after: Millis::secs(10), ..Timing::DEV },
@@ -106,6 +115,7 @@ impl Swarm {
             keepers: rng.chance(750),
             fault_every: rng.between(500, 4000),
             request_every: rng.between(300, 3000),
+            drains: 0,
             net: NetFaults::default(),
             store: StoreFaults::default(),
             process: ProcessFaults::default(),

@@ -65,18 +65,23 @@ impl World {
             }
             Change::Service(service) => self.check_expected(&service.name, Some(service)),
             Change::ServiceGone(name) => self.check_expected(name, None),
-            Change::Node(node) => self.check_intent(node),
+            Change::Node(node) => {
+                self.check_intent(node);
+                self.check_intent_change(node);
+            }
+            Change::Drain(drain) => self.check_drain(drain),
+            Change::Audit(entry) if entry.who == "system:last_node" => self.cover.hit("last node reopened"),
             Change::Meta(_)
             | Change::Volume(_)
             | Change::VolumeGone(_)
             | Change::Audit(_)
             | Change::AuditGone(_)
-            | Change::Drain(_)
             | Change::DrainGone(_) => {}
         }
     }
 
     fn cover_instance(&mut self, instance: &Instance) {
+        self.cover_balance(instance);
         match instance.actual {
             Actual::Lost => self.cover.hit("instance lost"),
             Actual::Failed if instance.reason == Some(Code::CrashLooping) => self.cover.hit("crash looping"),

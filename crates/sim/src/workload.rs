@@ -1,7 +1,10 @@
 //! What operators ask for, and what they may rely on afterwards: what was acknowledged stays, what was
 //! refused did not happen, and what got no answer is one or the other.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use model::{
     Intent, Kind, Millis, Node, Service, ServiceName, ServiceSpec,
@@ -29,17 +32,19 @@ pub struct Workload {
     /// What each service may be now.
     services: BTreeMap<ServiceName, Vec<Wish>>,
     intents: BTreeMap<String, Vec<Intent>>,
-    pending: Option<Pending>,
+    pub pending: Option<Pending>,
+    /// Nodes that somebody may be about to enable.
+    pub enables: BTreeSet<String>,
     /// How a release is broken, by a mark in its command.
     next_id: u64,
 }
 
-struct Pending {
+pub struct Pending {
     id: u64,
     about: About,
 }
 
-enum About {
+pub enum About {
     Service { name: ServiceName, before: Vec<Wish>, after: Vec<Wish> },
     Node { node: String, before: Vec<Intent>, after: Intent },
     Other,
@@ -73,11 +78,12 @@ impl World {
         let in_office: Vec<usize> =
             (0..self.machines.len()).filter(|at| self.tenure(*at).is_some()).collect();
         let Some(target) = self.rng.pick(&in_office).copied() else { return };
-        let (about, request) = self.draw_request();
+        let about_drains = self.swarm.drains > 0 && self.rng.chance(self.swarm.drains);
+        let (about, request) = if about_drains { self.draw_drain_request() } else { self.draw_request() };
         self.ask(target, about, request);
     }
 
-    fn ask(&mut self, target: usize, about: About, request: Request) {
+    pub fn ask(&mut self, target: usize, about: About, request: Request) {
         self.workload.next_id += 1;
         let id = self.workload.next_id;
         self.say(format!("request {id} to m{target}: {}", short(&request)));
@@ -87,6 +93,9 @@ impl World {
                 self.workload.services.insert(name.clone(), either);
             }
             About::Node { node, before, after } => {
+                if *after == Intent::Active {
+                    self.workload.enables.insert(node.clone());
+                }
                 let either = before.iter().copied().chain([*after]).collect();
                 self.workload.intents.insert(node.clone(), either);
             }
@@ -112,6 +121,11 @@ impl World {
         if result.is_ok() {
             self.cover.hit("request acknowledged");
         }
+        if let Ok(Answer::Draining(epoch)) = &result
+            && self.mirror.drain(*epoch).is_none()
+        {
+            self.fail(14, format!("drain {epoch} was acknowledged and is not in the store"));
+        }
         match pending.about {
             About::Service { name, before, after } => {
                 let known = if result.is_ok() { after } else { before };
@@ -122,6 +136,7 @@ impl World {
             About::Node { node, before, after } => {
                 let known = if result.is_ok() { vec![after] } else { before };
                 self.workload.intents.insert(node.clone(), known);
+                self.workload.enables.remove(&node);
                 if let Some(rec) = self.mirror.node_by_id(&node).map(|entry| entry.rec.clone()) {
                     self.check_intent(&rec);
                 }
@@ -145,7 +160,12 @@ impl World {
 
     pub fn check_intent(&mut self, node: &Node) {
         let may = self.workload.intents.get(node.id.as_str());
-        if may.is_some_and(|may| !may.contains(&node.intent)) {
+        // What a drain makes of an active node is for `check_intent_change` to judge.
+        let asked = match node.intent {
+            Intent::Drained | Intent::Stopping => Intent::Active,
+            Intent::Active | Intent::Disabled => node.intent,
+        };
+        if may.is_some_and(|may| !may.contains(&asked)) {
             self.fail(4, format!("{} is {} and should not be", node.id, node.intent.as_str()));
         }
     }
@@ -197,6 +217,15 @@ impl World {
         (about, Request::Apply(vec![Apply { name, count: Some(count), spec }]))
     }
 
+    fn intents_of(&self, node: &str) -> Vec<Intent> {
+        self.workload.intents.get(node).cloned().unwrap_or_else(|| vec![Intent::Active])
+    }
+
+    pub fn enable(&self, node: String) -> (About, Request) {
+        let about = About::Node { node: node.clone(), before: self.intents_of(&node), after: Intent::Active };
+        (about, Request::SetIntent { node, intent: WantedIntent::Active })
+    }
+
     fn draw_intent(&mut self) -> (About, Request) {
         let at = self.rng.below(self.swarm.workers as u64) as usize;
         let node = self.machines[at].id.to_string();
@@ -207,8 +236,7 @@ impl World {
         if wanted == WantedIntent::Disabled {
             self.cover.hit("node disabled");
         }
-        let before = self.workload.intents.get(&node).cloned().unwrap_or_else(|| vec![Intent::Active]);
-        let about = About::Node { node: node.clone(), before, after };
+        let about = About::Node { node: node.clone(), before: self.intents_of(&node), after };
         (about, Request::SetIntent { node, intent: wanted })
     }
 
@@ -289,17 +317,21 @@ impl World {
 
     /// The last thing operators do: every node may work again.
     pub fn enable_all(&mut self) {
+        self.start_those_that_left();
         let in_office: Vec<usize> =
             (0..self.machines.len()).filter(|at| self.tenure(*at).is_some()).collect();
         let Some(target) = in_office.first().copied() else { return };
-        let disabled = self.mirror.nodes().find(|(_, node)| node.rec.intent != Intent::Active);
-        let Some(node) = disabled.map(|(_, node)| node.rec.id.to_string()) else { return };
         if self.workload.pending.is_some() {
             return;
         }
-        let before = self.workload.intents.get(&node).cloned().unwrap_or_else(|| vec![Intent::Active]);
-        let about = About::Node { node: node.clone(), before, after: Intent::Active };
-        self.ask(target, about, Request::SetIntent { node, intent: WantedIntent::Active });
+        let unfinished = self.mirror.drains().find(|drain| drain.is_unfinished()).map(|drain| drain.epoch);
+        if let Some(epoch) = unfinished {
+            return self.ask(target, About::Other, Request::CancelDrain { epoch });
+        }
+        let disabled = self.mirror.nodes().find(|(_, node)| node.rec.intent != Intent::Active);
+        let Some(node) = disabled.map(|(_, node)| node.rec.id.to_string()) else { return };
+        let (about, request) = self.enable(node);
+        self.ask(target, about, request);
     }
 }
 

@@ -18,6 +18,8 @@ use crate::{
     workload::Workload,
 };
 
+/// Makes the draw about drains one of its own.
+const DRAINS: u64 = 0xd7a1_0000_0000_0000;
 /// Where the clocks of the machines begin.
 pub const EPOCH: u64 = 1_700_000_000_000;
 /// A seed that takes more steps goes round in circles.
@@ -130,12 +132,15 @@ pub struct World {
     last_number: u64,
     pub looks: u64,
     pub quiet: Option<(u64, u64)>,
+    /// When operators opened every node again, after the faults.
+    pub reopened: Option<u64>,
 }
 
 impl World {
     pub fn new(seed: u64, options: &Options) -> World {
         let mut rng = Rng::new(seed);
-        let swarm = Swarm::draw(&mut rng);
+        let mut swarm = Swarm::draw(&mut rng);
+        swarm.draw_drains(&mut Rng::new(seed ^ DRAINS));
         let mut world = World {
             seed,
             now: 0,
@@ -158,6 +163,7 @@ impl World {
             last_number: 0,
             looks: 0,
             quiet: None,
+            reopened: None,
             rng,
             swarm,
         };

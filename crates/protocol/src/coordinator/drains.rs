@@ -190,7 +190,19 @@ impl Coordinator {
             part.ended_at = Some(now);
             (part.blocked, part.stalled) = (false, false);
         }
-        self.change(now, |txn, _| txn.put(Change::Drain(drain)));
+        let cancelled: Vec<NodeId> =
+            drain.nodes.iter().filter(|part| named(&part.node)).map(|part| part.node.clone()).collect();
+        self.change(now, |txn, _| {
+            txn.put(Change::Drain(drain));
+            // A cancelled drain leaves the node active, even if an earlier one had taken it out.
+            for id in cancelled {
+                let rec = txn.node_by_id(id.as_str()).map(|entry| entry.rec.clone());
+                let out = rec.filter(|rec| matches!(rec.intent, Intent::Drained | Intent::Stopping));
+                if let Some(rec) = out {
+                    txn.put(Change::Node(model::Node { intent: Intent::Active, ..rec }));
+                }
+            }
+        });
     }
 
     /// The one node that is left, if it is closed: a cluster of which nothing else lives has no use for

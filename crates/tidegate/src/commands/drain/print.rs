@@ -173,8 +173,14 @@ pub fn ending(part: &DrainStatusView) -> Outcome {
     let deadline =
         if past_deadline(part) { "; the deadline was reached: not everything had its time" } else { "" };
     let back = match (part.options.then.as_str(), part.options.back.as_str()) {
-        ("stop", "restart") => "its daemon stops; it takes work again when it is started".to_owned(),
-        ("stop", _) => format!("its daemon stops; it takes work again after: tidegate node enable {node}"),
+        ("stop", "restart") => {
+            "its daemon stops once nothing is left; it takes work again when it is started".to_owned()
+        }
+        ("stop", _) => {
+            format!(
+                "its daemon stops once nothing is left; it takes work again after: tidegate node enable {node}"
+            )
+        }
         (_, "restart") => "it takes work again when its daemon is restarted".to_owned(),
         _ => format!("bring it back with: tidegate node enable {node}"),
     };

@@ -1,0 +1,102 @@
+//! What must hold of drains, in one state and from one to the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Cluster, DrainNode, DrainState, Ending, Instance, Intent, Kind, NodeId, NodeIx};
+
+use crate::Violation;
+
+/// Nodes that drain at a time, as every coordinator here is told.
+const NODES_AT_ONCE: usize = 1;
+
+pub(crate) type Parts = BTreeMap<(u64, NodeId), DrainState>;
+
+pub(crate) fn parts(cluster: &Cluster) -> Parts {
+    let parts = cluster.drains().flat_map(|drain| drain.nodes.iter().map(|part| (drain.epoch, part)));
+    parts.map(|(epoch, part)| ((epoch, part.node.clone()), part.state)).collect()
+}
+
+/// What its drain still has to see off a node.
+fn remaining(cluster: &Cluster, node: NodeIx, ignore_system: bool) -> impl Iterator<Item = &Instance> {
+    cluster.instances_on(node).filter(move |instance| {
+        let spec = cluster.service(instance.service).map(|entry| entry.rec.spec_of(instance.release));
+        let system = spec.is_some_and(|spec| spec.kind == Kind::System);
+        !instance.is_over() && !(system && ignore_system)
+    })
+}
+
+/// It drains, and not only because of what a person has to decide about.
+pub fn uses_a_slot(cluster: &Cluster, node: NodeIx) -> bool {
+    let Some(drain) = cluster.node(node).drain.as_ref().filter(|drain| drain.draining) else { return false };
+    let blocks = |instance: &Instance| {
+        let spec = cluster.service(instance.service).map(|entry| entry.rec.spec_of(instance.release));
+        let stateful = spec.is_some_and(|spec| spec.kind == Kind::Service && spec.is_stateful());
+        stateful && !drain.include_stateful
+    };
+    let left: Vec<&Instance> = remaining(cluster, node, drain.ignore_system).collect();
+    left.is_empty() || !left.into_iter().all(blocks)
+}
+
+/// A node is in one unfinished drain at most.
+pub(crate) fn nodes_are_in_one(cluster: &Cluster, found: &mut Vec<Violation>) {
+    let mut seen = BTreeSet::new();
+    for drain in cluster.drains() {
+        for part in drain.nodes.iter().filter(|part| part.ending().is_none()) {
+            if !seen.insert(&part.node) {
+                found.push(wrong(2, drain.epoch, part, "is in two unfinished drains"));
+            }
+        }
+    }
+}
+
+/// What one step made of the drains. `newest` is the highest epoch known before it.
+pub(crate) fn follow(before: &Parts, newest: u64, after: &Cluster, found: &mut Vec<Violation>) {
+    let mut begun = 0;
+    for drain in after.drains() {
+        for part in &drain.nodes {
+            let known = before.get(&(drain.epoch, part.node.clone())).copied();
+            if known.is_none() && drain.epoch <= newest {
+                found.push(wrong(2, drain.epoch, part, "is in a drain whose epoch was used before"));
+            }
+            let what = match (known, part.state) {
+                (Some(DrainState::Ended(was)), now) if now != DrainState::Ended(was) => {
+                    Some((2, "had ended and changed"))
+                }
+                (Some(DrainState::Draining), DrainState::Queued) => Some((2, "lost its turn")),
+                (Some(DrainState::Ended(_)), _) => None,
+                (_, state) => now_is(after, part, state),
+            };
+            found.extend(what.map(|(invariant, what)| wrong(invariant, drain.epoch, part, what)));
+            let began = part.state == DrainState::Draining && known != Some(DrainState::Draining);
+            begun += usize::from(began);
+        }
+    }
+    let busy = after.nodes().filter(|(ix, _)| uses_a_slot(after, *ix)).count();
+    if begun > 0 && busy > NODES_AT_ONCE {
+        found.push(Violation::TooManyDraining { draining: busy, allowed: NODES_AT_ONCE });
+    }
+}
+
+fn now_is(after: &Cluster, part: &DrainNode, state: DrainState) -> Option<(u32, &'static str)> {
+    let ix = after.node_ix(part.node.as_str())?;
+    let node = &after.node(ix).rec;
+    let out = matches!(node.intent, Intent::Drained | Intent::Stopping);
+    match state {
+        DrainState::Queued => None,
+        DrainState::Draining => node.is_offline().then_some((10, "is offline and drains on")),
+        DrainState::Ended(Ending::NodeLost) if !node.is_offline() => Some((10, "is lost and not offline")),
+        DrainState::Ended(Ending::Drained)
+            if remaining(after, ix, part.options.ignore_system).next().is_some() =>
+        {
+            Some((6, "is drained and something is left"))
+        }
+        DrainState::Ended(Ending::Drained | Ending::DrainedExcept | Ending::NodeLost) if !out => {
+            Some((4, "is through its drain and not out"))
+        }
+        DrainState::Ended(_) => None,
+    }
+}
+
+fn wrong(invariant: u32, epoch: u64, part: &DrainNode, what: &'static str) -> Violation {
+    Violation::Drain { invariant, epoch, node: part.node.clone(), what }
+}

@@ -1,0 +1,189 @@
+//! Drains: what operators ask for, and what must hold in the world when one begins or ends.
+
+use std::collections::BTreeMap;
+
+use model::{
+    Drain, DrainNode, DrainState, Ending, Instance, Intent, Kind, Millis, Node, Return, RolloutState, Then,
+};
+use protocol::coordinator::{DrainRequest, Request};
+
+use crate::{process::Slot, workload::About, world::World};
+
+impl World {
+    pub fn draw_drain_request(&mut self) -> (About, Request) {
+        let in_drain = self.mirror.nodes().filter(|(_, node)| node.drain.is_some());
+        let in_drain: Vec<String> = in_drain.map(|(_, node)| node.rec.id.to_string()).collect();
+        let out = self.mirror.nodes().filter(|(_, node)| node.rec.is_closed() && node.drain.is_none());
+        let out: Vec<String> = out.map(|(_, node)| node.rec.id.to_string()).collect();
+        let (what, draining) = (self.rng.below(100), self.rng.pick(&in_drain).cloned());
+        let out = self.rng.pick(&out).cloned();
+        match (what, draining, out) {
+            (0..20, Some(node), _) => {
+                self.cover.hit("drain changed");
+                (About::Other, Request::Drain(DrainRequest { nodes: vec![node], ..self.draw_options() }))
+            }
+            (20..30, Some(node), _) => (About::Other, Request::CancelNode { node }),
+            (30..35, Some(_), _) => {
+                let epoch = self.mirror.drains().find(|drain| drain.is_unfinished()).map(|d| d.epoch);
+                (About::Other, Request::CancelDrain { epoch: epoch.unwrap_or(1) })
+            }
+            (35..65, _, Some(node)) => self.enable(node),
+            _ => self.draw_drain(),
+        }
+    }
+
+    fn draw_drain(&mut self) -> (About, Request) {
+        let options = self.draw_options();
+        if self.rng.chance(100) {
+            let zone = if self.rng.chance(500) { "a" } else { "b" };
+            let selector = BTreeMap::from([("zone".to_owned(), zone.to_owned())]);
+            return (About::Other, Request::Drain(DrainRequest { selector, ..options }));
+        }
+        let several = if self.rng.chance(300) { self.rng.between(2, 3) } else { 1 };
+        let workers = self.swarm.workers as u64;
+        let nodes = (0..several).map(|_| self.machines[self.rng.below(workers) as usize].id.to_string());
+        let nodes = nodes.collect();
+        (About::Other, Request::Drain(DrainRequest { nodes, ..options }))
+    }
+
+    /// What is not said keeps its value.
+    fn draw_options(&mut self) -> DrainRequest {
+        let deadline = match self.rng.below(10) {
+            0..3 => None,
+            3..5 => Some(None),
+            5..8 => Some(Some(Millis(self.rng.between(500, 20_000)))),
+            _ => Some(Some(Millis::ZERO)),
+        };
+        let mut flag = || self.rng.chance(400).then(|| self.rng.chance(500));
+        let (ignore_system, ack_stateful, include_stateful) = (flag(), flag(), flag());
+        let then = self.rng.chance(400).then(|| if self.rng.chance(600) { Then::Stop } else { Then::Stay });
+        let back =
+            self.rng.chance(300).then(|| if self.rng.chance(500) { Return::Restart } else { Return::Enable });
+        DrainRequest {
+            deadline,
+            ignore_system,
+            ack_stateful,
+            include_stateful,
+            then,
+            back,
+            ..Default::default()
+        }
+    }
+
+    /// A drain is about to be stored, in place of what is known of it.
+    pub fn check_drain(&mut self, drain: &Drain) {
+        let known = self.mirror.drain(drain.epoch).cloned();
+        if known.is_none() && drain.nodes.len() > 1 {
+            self.cover.hit("drain of several nodes");
+        }
+        if known.is_none() && drain.epoch != self.mirror.meta().drain_epoch {
+            self.fail(2, format!("drain {} is stored, and is not the newest", drain.epoch));
+        }
+        for part in &drain.nodes {
+            let before = known.as_ref().and_then(|known| known.part(part.node.as_str()));
+            self.cover_part(before, part);
+            let ended = before.is_none_or(|before| before.ending().is_none());
+            if let Some(ending) = part.ending().filter(|_| ended) {
+                self.check_ending(part, ending);
+            }
+        }
+    }
+
+    fn cover_part(&mut self, before: Option<&DrainNode>, part: &DrainNode) {
+        let turn = before.is_some_and(|before| before.state == DrainState::Queued);
+        if turn && part.state == DrainState::Draining {
+            self.cover.hit("node's turn to drain");
+        }
+        if part.blocked {
+            self.cover.hit("drain blocked");
+        }
+        if part.deadline_reached {
+            self.cover.hit("drain deadline reached");
+        }
+    }
+
+    /// What the record says of the node is so: nothing lives there that had to go.
+    fn check_ending(&mut self, part: &DrainNode, ending: Ending) {
+        let what = match ending {
+            Ending::Drained => "drained",
+            Ending::DrainedExcept => "drain left behind what may stay",
+            Ending::Cancelled => "drain cancelled",
+            Ending::NodeLost => "drain lost its node",
+            Ending::Failed => return self.fail(6, format!("the drain of {} failed", part.node)),
+        };
+        self.cover.hit(what);
+        if let Some(lives) = self.lives_on(part).filter(|_| ending <= Ending::DrainedExcept) {
+            self.fail(6, format!("{} is {what}, and {lives} lives on it", part.node));
+        }
+    }
+
+    /// A process that should have left this node with its drain.
+    pub fn lives_on(&self, part: &DrainNode) -> Option<model::InstanceId> {
+        let machine = self.machines.iter().find(|machine| machine.id == part.node)?;
+        let may_stay = |slot: &Slot| {
+            let spec = &slot.run.spec;
+            let except = part.ending() == Some(Ending::DrainedExcept);
+            (spec.kind == Kind::System && part.options.ignore_system) || (spec.is_stateful() && except)
+        };
+        let mut live = machine.slots.iter().filter(|(_, slot)| slot.live().is_some() && !may_stay(slot));
+        live.next().map(|(id, _)| *id)
+    }
+
+    /// A node's intent changes only as the table says.
+    pub fn check_intent_change(&mut self, node: &Node) {
+        let Some(old) = self.mirror.node_by_id(node.id.as_str()).map(|entry| entry.rec.clone()) else {
+            return;
+        };
+        let last = self.mirror.last_drain_of(node.id.as_str());
+        let part = last.and_then(|drain| drain.part(node.id.as_str())).cloned();
+        let (new_life, part) = (old.life != node.life, part.as_ref());
+        let returns = new_life && part.is_some_and(|part| part.options.back == Return::Restart);
+        let others = self.mirror.nodes().filter(|(_, other)| other.rec.id != node.id);
+        let last_node = others.filter(|(_, other)| !other.rec.is_offline()).count() == 0;
+        let enabled = self.workload.enables.contains(node.id.as_str());
+        let ended = |then: Then| {
+            part.is_some_and(|part| {
+                let out =
+                    matches!(part.ending(), Some(Ending::Drained | Ending::DrainedExcept | Ending::NodeLost));
+                out && part.options.then == then
+            })
+        };
+        let may = match (old.intent, node.intent) {
+            (Intent::Drained | Intent::Stopping, Intent::Active) => returns || last_node || enabled,
+            (Intent::Drained | Intent::Stopping, same) if same == old.intent => !returns,
+            (Intent::Stopping, Intent::Drained) => new_life || ended(Then::Stay),
+            (Intent::Active | Intent::Drained, Intent::Stopping) => ended(Then::Stop),
+            (Intent::Active, Intent::Drained) => ended(Then::Stay),
+            (Intent::Disabled, Intent::Drained | Intent::Stopping) => false,
+            (_, Intent::Active | Intent::Disabled | Intent::Drained | Intent::Stopping) => true,
+        };
+        if returns && old.intent != Intent::Active && node.intent == Intent::Active {
+            self.cover.hit("drained node back with a new life");
+        }
+        if !may {
+            let (from, to) = (old.intent.as_str(), node.intent.as_str());
+            self.fail(4, format!("{} went from {from} to {to}, and nothing says so", node.id));
+        }
+    }
+
+    pub fn cover_balance(&mut self, instance: &Instance) {
+        let old = instance.replaces.and_then(|old| self.mirror.instance(old));
+        let Some(old) = old.filter(|old| old.is_wanted() && old.release == instance.release) else { return };
+        let complete = self
+            .mirror
+            .service(instance.service)
+            .is_some_and(|entry| entry.rec.rollout.state == RolloutState::Complete);
+        if complete && self.mirror.node(old.node).may_place() && self.mirror.instance(instance.id).is_none() {
+            self.cover.hit("balance move");
+        }
+    }
+
+    /// Somebody starts the daemons that had left.
+    pub fn start_those_that_left(&mut self) {
+        for machine in 0..self.machines.len() {
+            if self.machines[machine].left {
+                self.start_daemon(machine);
+            }
+        }
+    }
+}
