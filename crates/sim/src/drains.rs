@@ -130,14 +130,17 @@ impl World {
     }
 
     /// A node's intent changes only as the table says.
-    pub fn check_intent_change(&mut self, node: &Node) {
-        let Some(old) = self.mirror.node_by_id(node.id.as_str()).map(|entry| entry.rec.clone()) else {
+    pub fn check_intent_change(&mut self, old: &Node) {
+        let Some(node) = self.mirror.node_by_id(old.id.as_str()).map(|entry| entry.rec.clone()) else {
             return;
         };
+        let parts = self.mirror.drains().rev().filter_map(|drain| drain.part(node.id.as_str()));
         let last = self.mirror.last_drain_of(node.id.as_str());
-        let part = last.and_then(|drain| drain.part(node.id.as_str())).cloned();
-        let (new_life, part) = (old.life != node.life, part.as_ref());
-        let returns = new_life && part.is_some_and(|part| part.options.back == Return::Restart);
+        let last = last.and_then(|drain| drain.part(node.id.as_str()));
+        let part = parts.filter(|part| part.ending().is_some()).next();
+        let new_life = old.life != node.life;
+        let returns = new_life && last.is_some_and(|part| part.options.back == Return::Restart);
+        let cancelled = part.is_some_and(|part| part.ending() == Some(Ending::Cancelled));
         let others = self.mirror.nodes().filter(|(_, other)| other.rec.id != node.id);
         let last_node = others.filter(|(_, other)| !other.rec.is_offline()).count() == 0;
         let enabled = self.workload.enables.contains(node.id.as_str());
@@ -149,7 +152,9 @@ impl World {
             })
         };
         let may = match (old.intent, node.intent) {
-            (Intent::Drained | Intent::Stopping, Intent::Active) => returns || last_node || enabled,
+            (Intent::Drained | Intent::Stopping, Intent::Active) => {
+                returns || last_node || enabled || cancelled
+            }
             (Intent::Drained | Intent::Stopping, same) if same == old.intent => !returns,
             (Intent::Stopping, Intent::Drained) => new_life || ended(Then::Stay),
             (Intent::Active | Intent::Drained, Intent::Stopping) => ended(Then::Stop),

@@ -30,13 +30,21 @@ impl World {
             self.fail(14, format!("a write of term {term} follows one of term {}", self.store.head_term));
         }
         self.store.apply(term, head, ops);
+        let mut nodes = Vec::new();
         for (key, value) in ops {
             let change = match decode_record(&self.mirror, key, value.as_deref()) {
                 Ok(change) => change,
                 Err(error) => return self.fail(14, format!("what was written cannot be read: {error}")),
             };
             self.check_committed(&change);
+            if let Change::Node(node) = &change {
+                nodes.extend(self.mirror.node_by_id(node.id.as_str()).map(|entry| entry.rec.clone()));
+            }
             self.mirror.apply(&change);
+        }
+        // Records of a transaction come in any order.
+        for old in nodes {
+            self.check_intent_change(&old);
         }
         self.say(format!("committed {head} of term {term}: {} records", ops.len()));
         if self.time_to_check() {
@@ -65,10 +73,7 @@ impl World {
             }
             Change::Service(service) => self.check_expected(&service.name, Some(service)),
             Change::ServiceGone(name) => self.check_expected(name, None),
-            Change::Node(node) => {
-                self.check_intent(node);
-                self.check_intent_change(node);
-            }
+            Change::Node(node) => self.check_intent(node),
             Change::Drain(drain) => self.check_drain(drain),
             Change::Audit(entry) if entry.who == "system:last_node" => self.cover.hit("last node reopened"),
             Change::Meta(_)

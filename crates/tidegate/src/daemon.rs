@@ -13,7 +13,7 @@ use store::{
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use wire::ControlServer;
-use worker::agent::{Agent, AgentConfig, AgentError, AgentHandle, EdgeLink, local_router};
+use worker::agent::{Agent, AgentConfig, AgentError, AgentHandle, EdgeLink, NodeStats, local_router};
 
 use crate::{
     cli::RunArgs,
@@ -183,7 +183,20 @@ fn router(config: &Config, office: Option<&OfficeHandle>, agent: &AgentHandle) -
         None => ApiState::daemon(&config.id, agent.coordinator.clone()),
     };
     let state = state.map_err(|error| Failure::error(format!("cannot set up HTTP: {error}")))?;
+    let (id, stats) = (config.id.clone(), agent.stats.clone());
+    let state = state.with_metrics(move || node_metrics(&id, *stats.borrow()));
     Ok(server::router(state).merge(local_router(agent.instances_dir().to_owned())))
+}
+
+/// What every daemon tells of its own node, whoever coordinates.
+fn node_metrics(id: &str, stats: NodeStats) -> String {
+    let gauge = |name: &str, help: &str, value: usize| {
+        format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{node=\"{id}\"}} {value}\n")
+    };
+    let registered = usize::from(stats.registered);
+    gauge("tidegate_node_registered", "1 while the node is registered with a coordinator.", registered)
+        + &gauge("tidegate_node_instances", "Instances that the node keeps.", stats.instances)
+        + &gauge("tidegate_node_processes", "Instances whose process runs.", stats.running)
 }
 
 fn serve_api(listener: TcpListener, router: Router, shutdown: CancellationToken) -> JoinHandle<()> {

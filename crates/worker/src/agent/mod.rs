@@ -79,8 +79,19 @@ pub enum AgentError {
     Refused(String),
 }
 
+/// What a node says of itself, for its metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeStats {
+    /// It is registered with a coordinator.
+    pub registered: bool,
+    /// Instances on its disk, and those of them with a process.
+    pub instances: usize,
+    pub running: usize,
+}
+
 /// A running agent.
 pub struct AgentHandle {
+    pub stats: watch::Receiver<NodeStats>,
     /// The coordinator's API address, once it is known.
     pub coordinator: watch::Receiver<Option<String>>,
     instances: Arc<Path>,
@@ -174,11 +185,12 @@ impl Agent {
         };
         let node = Node::new(identity, config.timing, clock.now());
         let (coordinator_tx, coordinator) = watch::channel(None);
+        let (stats_tx, stats) = watch::channel(NodeStats::default());
         let (events_tx, events) = mpsc::unbounded_channel();
         let instances: Arc<Path> = root.into();
         let task = task::Task::new(node, clock, config, runtime, edge, events_tx, coordinator_tx);
-        let ended = tokio::spawn(task.run(events, shutdown));
-        Ok(AgentHandle { coordinator, instances, ended })
+        let ended = tokio::spawn(task.run(events, stats_tx, shutdown));
+        Ok(AgentHandle { stats, coordinator, instances, ended })
     }
 }
 

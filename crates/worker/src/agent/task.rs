@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use wire::Connection;
 
 use super::{
-    AgentConfig, AgentError, Clock, EdgeLink, disk,
+    AgentConfig, AgentError, Clock, EdgeLink, NodeStats, disk,
     launch::{self, Failure, Plan, chain},
     link::{self, Link},
 };
@@ -110,6 +110,7 @@ impl Task {
     pub async fn run(
         mut self,
         mut events: mpsc::UnboundedReceiver<Event>,
+        stats: watch::Sender<NodeStats>,
         shutdown: CancellationToken,
     ) -> Result<(), AgentError> {
         self.find_what_runs().await?;
@@ -121,6 +122,8 @@ impl Task {
             self.handle(Input::Edge(report));
         }
         loop {
+            let now_seen = self.stats();
+            stats.send_if_modified(|stats| std::mem::replace(stats, now_seen) != now_seen);
             let wake = self.node.next_wake();
             let pause = wake.map(|at| at.since(self.clock.now()).as_duration());
             tokio::select! {
@@ -149,6 +152,11 @@ impl Task {
         }
         self.say_goodbye().await;
         Ok(())
+    }
+
+    fn stats(&self) -> NodeStats {
+        let running = self.node.instances().filter(|(_, _, has_process)| *has_process).count();
+        NodeStats { registered: self.node.epoch().is_some(), instances: self.held.len(), running }
     }
 
     /// Lets the last word out before the stream goes.
