@@ -1,6 +1,7 @@
 //! The figures of design.md section 11 that the project reaches for, one line each:
 //! `name value unit bar verdict`. Absolute times differ between machines; run it where you care.
 
+mod draining;
 mod office;
 mod placing;
 mod report;
@@ -15,5 +16,6 @@ fn main() -> anyhow::Result<()> {
     office::settle_instances(&mut cluster);
     stores::run(&mut report, &cluster)?;
     office::idle(&mut report, cluster);
+    draining::run(&mut report);
     report.finish()
 }

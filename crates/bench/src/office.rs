@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use model::{Change, Cluster, Term, Time};
+use model::{Change, Cluster, Instance, Millis, NodeIx, Term, Time};
 use protocol::{
     Timing,
     coordinator::{ConnId, Coordinator, Input, Output, Start, Stored},
-    message::{EdgeReport, Heartbeat, Hello, Up, UpBody},
+    message::{EdgeReport, Heartbeat, Hello, Inventory, Status, Up, UpBody},
 };
 
 use crate::report::{Bar, Report};
@@ -16,6 +16,8 @@ const TICKS: u64 = 2_000;
 /// Ten thousand nodes that only send heartbeats: what the coordinator costs when nothing happens.
 pub fn idle(report: &mut Report, cluster: Cluster) {
     let nodes: Vec<_> = cluster.nodes().map(|(_, node)| node.rec.clone()).collect();
+    let mut inventories: Vec<Vec<Inventory>> =
+        cluster.nodes().map(|(ix, _)| inventory(&cluster, ix)).collect();
     let start = Start {
         cluster,
         head: 1,
@@ -43,7 +45,7 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
             api: node.api.clone(),
             memory_caps: node.memory_caps.clone(),
             cluster: Some(model::ClusterId(1)),
-            inventory: Vec::new(),
+            inventory: std::mem::take(&mut inventories[n]),
             edge: EdgeReport::default(),
         };
         let message = Up { seq: 1, body: UpBody::Hello(hello) };
@@ -75,6 +77,27 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
     report.line("idle_step_1m_instances_worst", worst, "ms", Bar::None);
 }
 
+/// What a node says that it has: everything as it was ordered.
+fn inventory(cluster: &Cluster, node: NodeIx) -> Vec<Inventory> {
+    let item = |instance: &Instance| Inventory {
+        service: cluster.service(instance.service).map_or_else(|| "".into(), |entry| entry.rec.name.clone()),
+        status: Status {
+            instance: instance.id,
+            number: 1,
+            order: instance.order,
+            actual: instance.actual,
+            restarts: 0,
+            pid: None,
+            ports: Vec::new(),
+            reason: None,
+            message: None,
+            exit: None,
+            healthy_for: Some(Millis(1)),
+        },
+    };
+    cluster.instances_on(node).map(item).collect()
+}
+
 /// Everything placed is ready and acknowledged, and its rollout complete: nothing is left to decide.
 pub fn settle_instances(cluster: &mut Cluster) {
     let instances: Vec<_> = cluster.instances().cloned().collect();
@@ -90,7 +113,7 @@ pub fn settle_instances(cluster: &mut Cluster) {
 }
 
 /// A store that takes everything at once.
-fn commit_all(coordinator: &mut Coordinator, outputs: Vec<Output>, now: Time) {
+pub fn commit_all(coordinator: &mut Coordinator, outputs: Vec<Output>, now: Time) {
     let mut outputs = outputs;
     while outputs.iter().any(|output| matches!(output, Output::Transact { .. })) {
         outputs = coordinator.handle(now, Input::Stored(Stored::Committed));

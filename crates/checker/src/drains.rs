@@ -21,7 +21,8 @@ fn remaining(cluster: &Cluster, node: NodeIx, ignore_system: bool) -> impl Itera
     cluster.instances_on(node).filter(move |instance| {
         let spec = cluster.service(instance.service).map(|entry| entry.rec.spec_of(instance.release));
         let system = spec.is_some_and(|spec| spec.kind == Kind::System);
-        !instance.is_over() && !(system && ignore_system)
+        let ignored = system && ignore_system;
+        !(instance.is_over() || ignored)
     })
 }
 

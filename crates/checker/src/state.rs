@@ -129,7 +129,7 @@ fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
     }
     for (ix, entry) in cluster.services() {
         let ServiceEntry { rec, instances, on } = entry;
-        if of.remove(&ix).unwrap_or_default() != *instances {
+        if !of.remove(&ix).unwrap_or_default().iter().eq(instances.keys()) {
             wrong(format!("the instances of {}", rec.name));
         }
         if wanted.remove(&ix).unwrap_or_default() != *on {

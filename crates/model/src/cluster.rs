@@ -40,7 +40,8 @@ impl NodeEntry {
 #[derive(Clone, Debug)]
 pub struct ServiceEntry {
     pub rec: Service,
-    pub instances: BTreeSet<InstanceId>,
+    /// Oldest first. They live here, beside each other: planning walks a service's instances often.
+    pub instances: BTreeMap<InstanceId, Instance>,
     /// How many wanted instances are on each node.
     pub on: BTreeMap<NodeIx, u32>,
 }
@@ -53,7 +54,8 @@ pub struct Cluster {
     node_ix: BTreeMap<NodeId, NodeIx>,
     services: Vec<Option<ServiceEntry>>,
     service_ix: BTreeMap<ServiceName, ServiceIx>,
-    instances: BTreeMap<InstanceId, Instance>,
+    /// Whose each instance is.
+    instances: BTreeMap<InstanceId, ServiceIx>,
     volumes: BTreeMap<VolumeId, Volume>,
     audit: BTreeMap<u64, AuditEntry>,
     drains: BTreeMap<u64, Drain>,
@@ -100,12 +102,13 @@ impl Cluster {
     }
 
     pub fn instance(&self, id: InstanceId) -> Option<&Instance> {
-        self.instances.get(&id)
+        let service = self.instances.get(&id)?;
+        self.service(*service)?.instances.get(&id)
     }
 
     /// All instances, oldest first.
     pub fn instances(&self) -> impl Iterator<Item = &Instance> {
-        self.instances.values()
+        self.instances.keys().filter_map(|id| self.instance(*id))
     }
 
     pub fn instance_count(&self) -> usize {
@@ -114,13 +117,12 @@ impl Cluster {
 
     /// The instances of a service, oldest first.
     pub fn instances_of(&self, service: ServiceIx) -> impl Iterator<Item = &Instance> {
-        let ids = self.service(service).map(|entry| entry.instances.iter());
-        ids.into_iter().flatten().filter_map(|id| self.instances.get(id))
+        self.service(service).into_iter().flat_map(|entry| entry.instances.values())
     }
 
     /// The instances on a node, oldest first.
     pub fn instances_on(&self, node: NodeIx) -> impl Iterator<Item = &Instance> {
-        self.node(node).instances.iter().filter_map(|id| self.instances.get(id))
+        self.node(node).instances.iter().filter_map(|id| self.instance(*id))
     }
 
     /// The name of an instance as people see it.
@@ -257,7 +259,7 @@ impl Cluster {
             }
             None => {
                 let ix = ServiceIx(self.services.len() as u32);
-                let (instances, on) = (BTreeSet::new(), BTreeMap::new());
+                let (instances, on) = (BTreeMap::new(), BTreeMap::new());
                 self.services.push(Some(ServiceEntry { rec: service.clone(), instances, on }));
                 self.service_ix.insert(service.name.clone(), ix);
             }
@@ -266,9 +268,14 @@ impl Cluster {
     }
 
     fn drop_service(&mut self, name: &ServiceName) {
-        if let Some(ix) = self.service_ix.remove(name) {
-            self.services[ix.0 as usize] = None;
+        let Some(ix) = self.service_ix.remove(name) else { return };
+        // A transaction that packs both may name the service before the last of its instances.
+        let instances: Vec<InstanceId> =
+            self.services[ix.0 as usize].iter().flat_map(|entry| entry.instances.keys().copied()).collect();
+        for id in instances {
+            self.drop_instance(id);
         }
+        self.services[ix.0 as usize] = None;
     }
 
     /// Amortised: classes are looked through only once they outnumber the services by far.
@@ -284,29 +291,26 @@ impl Cluster {
     }
 
     fn put_instance(&mut self, instance: &Instance) {
-        // Most changes are of an instance that stays where it is: its index entries stay too.
-        let before = self.instances.get(&instance.id);
-        let (took, was_wanted) = match before {
+        let Some(entry) = &mut self.services[instance.service.0 as usize] else { return };
+        let before = entry.instances.insert(instance.id, instance.clone());
+        let (took, was_wanted) = match &before {
             Some(old) => (taken(old), old.is_wanted()),
             None => (Resources::default(), false),
         };
+        // Most changes are of an instance that stays where it is: its index entries stay too.
         if before.is_none() {
             self.nodes[instance.node.0 as usize].instances.insert(instance.id);
-            if let Some(entry) = &mut self.services[instance.service.0 as usize] {
-                entry.instances.insert(instance.id);
-            }
+            self.instances.insert(instance.id, instance.service);
         }
         self.account(instance, took, taken(instance), was_wanted, instance.is_wanted());
-        self.instances.insert(instance.id, instance.clone());
     }
 
     fn drop_instance(&mut self, id: InstanceId) {
-        let Some(old) = self.instances.remove(&id) else { return };
+        let Some(service) = self.instances.remove(&id) else { return };
+        let entry = self.services[service.0 as usize].as_mut();
+        let Some(old) = entry.and_then(|entry| entry.instances.remove(&id)) else { return };
         self.account(&old, taken(&old), Resources::default(), old.is_wanted(), false);
         self.nodes[old.node.0 as usize].instances.remove(&id);
-        if let Some(entry) = &mut self.services[old.service.0 as usize] {
-            entry.instances.remove(&id);
-        }
     }
 
     fn account(&mut self, of: &Instance, took: Resources, takes: Resources, was: bool, is: bool) {

@@ -93,7 +93,7 @@ impl Placer {
             Some(_) => self.next_in_bulk(cluster),
             None => self.search(cluster),
         };
-        let node = found.ok_or_else(|| explain(cluster, &self.spec))?;
+        let node = found.ok_or_else(|| why_not(cluster, &self.spec))?;
         *self.on.entry(node).or_insert(0) += 1;
         Ok(node)
     }
@@ -156,7 +156,8 @@ pub(crate) fn short_by(cluster: &Cluster, node: NodeIx, spec: &ServiceSpec) -> u
     node.used.memory.saturating_add(spec.memory).saturating_sub(node.rec.capacity.memory)
 }
 
-fn explain(cluster: &Cluster, spec: &ServiceSpec) -> Wait {
+/// Why one more finds no place.
+pub(crate) fn why_not(cluster: &Cluster, spec: &ServiceSpec) -> Wait {
     let eligible = cluster.place_index().class(&spec.constraints);
     let eligible: Vec<NodeIx> = eligible.into_iter().flatten().map(|node| node.ix).collect();
     let least = eligible.iter().map(|ix| short_by(cluster, *ix, spec)).min();

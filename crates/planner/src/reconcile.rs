@@ -11,7 +11,7 @@ use model::{
 use crate::{
     Ids, Placer, Wait,
     drain::{Leave, must_leave},
-    place::{fits, short_by},
+    place::{fits, short_by, why_not},
     rollout, slots, stateless, system,
 };
 
@@ -193,6 +193,12 @@ impl Plan<'_, '_> {
             let freed = instance.filter(|i| i.node == node.ix).map_or(0, |i| i.memory);
             short_by(self.txn, node.ix, spec) <= freed
         })
+    }
+
+    /// Why one more of this service would find no place.
+    pub fn no_room(&self) -> NotPlaced {
+        let spec = self.service_rec().spec_of(self.service_rec().release_to_place());
+        NotPlaced::Wait(why_not(self.txn, spec))
     }
 
     fn remove(&mut self) {

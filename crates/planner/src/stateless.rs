@@ -40,8 +40,8 @@ struct Member {
 pub(crate) fn plan(plan: &mut Plan<'_, '_>) {
     drop_failed_release(plan);
     drop_unhealthy_replacements(plan);
-    retire_surplus(plan);
-    let missing_code = fill(plan);
+    let no_room = retire_surplus(plan);
+    let missing_code = fill(plan).or(no_room);
     let members = members(plan);
     let old: Vec<&Member> = members.iter().filter(|member| !member.current).collect();
     let progress = Progress {
@@ -163,22 +163,29 @@ fn budget(plan: &Plan<'_, '_>, members: &[Member]) -> usize {
     for_moves.max(for_updates).max(1) as usize
 }
 
-/// More than asked for: the old go first, then those who were to replace what stays, then the
-/// unavailable, then from where most are.
-fn retire_surplus(plan: &mut Plan<'_, '_>) {
+/// More than asked for: the old go first, then the unavailable, then those who were to replace what
+/// stays, then from where most are.
+fn retire_surplus(plan: &mut Plan<'_, '_>) -> Option<Code> {
     let count = plan.service_rec().count as usize;
     let surge = surges(plan);
     let mut members = members(plan);
     let budget = budget(plan, &members);
     members.sort_by_key(|member| {
-        // Of the old, those that must leave their node go sooner.
-        let stays = member.leave == Leave::No;
+        // Of the old, those that must leave their node go sooner, and those that go anyway first of
+        // all: they stand in for nobody.
+        let stays = match member.leave {
+            Leave::Now => 0,
+            Leave::Move => 1,
+            Leave::No => 2,
+        };
         // Of equals, those whose replacement has come.
         let waits = (!member.replaced, Reverse((member.crowd, member.id)));
-        (member.current, stays, !member.spare, member.available, waits)
+        (member.current, stays, member.available, !member.spare, waits)
     });
     let proven_current = members.iter().filter(|member| member.current && member.proven).count();
     let mut old = members.iter().filter(|member| !member.current).count();
+    let mut old_available = members.iter().filter(|member| !member.current && member.available).count();
+    let mut short = 0;
     let mut total = members.len();
     for member in &members {
         let go = match (member.current, surge) {
@@ -186,18 +193,28 @@ fn retire_surplus(plan: &mut Plan<'_, '_>) {
             (true, _) => old == 0 && total > count,
             (false, _) if member.leave == Leave::Now => true,
             // One that takes no connections anyway goes as soon as another stands in for it.
-            (false, true) => total > count && proven_current + old > count,
+            (false, true) if !member.available => total > count && proven_current + old > count,
+            (false, true) => total > count && proven_current + old_available > count,
             // Not before its successor is sure to find room.
             (false, false) => {
-                count.saturating_sub(proven_current + old) < budget && plan.has_room_after(member.id)
+                let due = count.saturating_sub(proven_current + old) < budget;
+                let room = due && plan.has_room_after(member.id);
+                short += usize::from(due && !room);
+                room
             }
         };
         if go {
             plan.retire(member.id, None);
             total -= 1;
             old -= usize::from(!member.current);
+            old_available -= usize::from(!member.current && member.available);
         }
     }
+    if short == 0 {
+        return None;
+    }
+    let wait = plan.no_room();
+    plan.explain(wait, short)
 }
 
 /// What is missing, and with surge up to the budget more while old ones are to be replaced.

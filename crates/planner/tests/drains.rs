@@ -503,3 +503,72 @@ fn lesson_36_without_room_there_is_no_pace_to_estimate_from() {
     assert_eq!(eta, None);
     expect!["there is no room elsewhere: until there is, or to the deadline"].assert_eq(&basis);
 }
+
+#[test]
+fn a_node_that_is_out_already_is_drained_of_what_was_left_behind() {
+    let mut world = World::with_nodes(2);
+    let mut db = file("db");
+    db.volume = Some(model::spec::file::VolumeFile { name: "data".into() });
+    let mut agent = file("agent");
+    agent.kind = "system".into();
+    world.apply(&db, 1);
+    world.apply(&agent, 0);
+    world.let_it_run();
+    let home = world.node_of(&world.wanted("db")[0]);
+    let first = DrainOptions { ack_stateful: true, ignore_system: true, ..options() };
+    world.drain(&[&home], first);
+    world.let_it_run();
+    assert_eq!((world.drain_state(&home), on(&world, &home)), ("drained_except", 2));
+    world.drain(&[&home], DrainOptions { include_stateful: true, ..options() });
+    world.let_it_run();
+    assert_eq!((world.drain_state(&home), on(&world, &home)), ("drained", 0));
+}
+
+#[test]
+fn what_must_go_at_once_stands_in_for_nothing_on_a_draining_node() {
+    let mut world = running(3, &web());
+    world.drain(&["n1"], options());
+    world.plan();
+    world.become_ready();
+    // Its replacement has come, and the node of that one is disabled before the old one goes.
+    let new = world.wanted("web").into_iter().find(|i| i.replaces.is_some()).unwrap();
+    let node = world.node_of(&new);
+    world.change_node(&node, |node| node.intent = Intent::Disabled);
+    world.plan();
+    let kept = world.wanted("web").into_iter().filter(|i| world.node_of(i) == "n1").count();
+    assert_eq!(kept, 1, "{}", world.show());
+}
+
+#[test]
+fn after_a_cancel_an_available_replacement_stays_and_the_unavailable_old_one_goes() {
+    let mut world = running(3, &web());
+    world.drain(&["n1"], options());
+    world.plan();
+    let old = world.wanted("web").into_iter().find(|i| world.node_of(i) == "n1").unwrap();
+    let new = world.wanted("web").into_iter().find(|i| i.replaces == Some(old.id)).unwrap();
+    world.become_ready();
+    world.set(old.id, |i| (i.actual, i.healthy_since) = (Actual::Unready, None));
+    let mut drain = world.cluster.last_drain_of("n1").unwrap().clone();
+    drain.nodes[0].state = DrainState::Ended(Ending::Cancelled);
+    world.cluster.apply(&Change::Drain(drain));
+    world.plan();
+    assert_eq!(available(&world), 3, "{}", world.show());
+    assert!(world.wanted("web").iter().any(|i| i.id == new.id));
+}
+
+#[test]
+fn without_surge_and_without_room_the_old_one_stays_and_the_reason_is_given() {
+    let mut world = World::with_nodes(2);
+    let mut one = web();
+    (one.update.surge, one.migrate.surge) = (false, false);
+    world.apply(&one, 1);
+    world.let_it_run();
+    let home = world.node_of(&world.wanted("web")[0]);
+    let other = if home == "n1" { "n2" } else { "n1" };
+    world.change_node(other, |node| node.intent = Intent::Disabled);
+    world.drain(&[&home], options());
+    world.let_it_run();
+    assert_eq!(on(&world, &home), 1);
+    expect!["no_eligible_node: no node takes new work at the moment"].assert_eq(&world.reasons("web"));
+    assert!(world.planned["web"].starved, "it is looked at again when there is room");
+}

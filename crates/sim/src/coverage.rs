@@ -42,7 +42,6 @@ pub const EXPECTED: &[&str] = &[
     "forgotten",
     "instance lost",
     "killed after its grace",
-    "last node reopened",
     "machine destroyed",
     "machine rebooted",
     "machine suspended",
@@ -73,12 +72,15 @@ pub const EXPECTED: &[&str] = &[
     "volume home offline",
 ];
 
+/// Seen in one of several hundred seeds: worth counting, not to be relied on.
+const RARE: &[&str] = &["last node reopened"];
+
 #[derive(Clone, Debug, Default)]
 pub struct Coverage(BTreeMap<&'static str, u64>);
 
 impl Coverage {
     pub fn hit(&mut self, what: &'static str) {
-        debug_assert!(EXPECTED.contains(&what), "{what} is not in the list");
+        debug_assert!(EXPECTED.contains(&what) || RARE.contains(&what), "{what} is not in the list");
         *self.0.entry(what).or_default() += 1;
     }
 

@@ -84,6 +84,7 @@ impl World {
             self.cover_part(before, part);
             let ended = before.is_none_or(|before| before.ending().is_none());
             if let Some(ending) = part.ending().filter(|_| ended) {
+                self.drain_ended.insert(part.node.to_string());
                 self.check_ending(part, ending);
             }
         }
@@ -134,11 +135,13 @@ impl World {
         let Some(node) = self.mirror.node_by_id(old.id.as_str()).map(|entry| entry.rec.clone()) else {
             return;
         };
-        let parts = self.mirror.drains().rev().filter_map(|drain| drain.part(node.id.as_str()));
-        let last = self.mirror.last_drain_of(node.id.as_str());
-        let last = last.and_then(|drain| drain.part(node.id.as_str()));
-        let part = parts.filter(|part| part.ending().is_some()).next();
-        let new_life = old.life != node.life;
+        let id = node.id.as_str();
+        let last = self.mirror.last_drain_of(id).and_then(|drain| drain.part(id));
+        let ended = |drain: &&Drain| drain.part(id).is_some_and(|part| part.ending().is_some());
+        let part = self.mirror.drains().rfind(ended).and_then(|drain| drain.part(id)).cloned();
+        let part = part.as_ref();
+        // Two lives may have come and gone in one transaction.
+        let new_life = old.process_epoch != node.process_epoch;
         let returns = new_life && last.is_some_and(|part| part.options.back == Return::Restart);
         let cancelled = part.is_some_and(|part| part.ending() == Some(Ending::Cancelled));
         let others = self.mirror.nodes().filter(|(_, other)| other.rec.id != node.id);
@@ -155,7 +158,10 @@ impl World {
             (Intent::Drained | Intent::Stopping, Intent::Active) => {
                 returns || last_node || enabled || cancelled
             }
-            (Intent::Drained | Intent::Stopping, same) if same == old.intent => !returns,
+            (Intent::Drained | Intent::Stopping, same) if same == old.intent => {
+                // Back with its new life, and out again by the drain that it was in.
+                !returns || self.drain_ended.contains(node.id.as_str())
+            }
             (Intent::Stopping, Intent::Drained) => new_life || ended(Then::Stay),
             (Intent::Active | Intent::Drained, Intent::Stopping) => ended(Then::Stop),
             (Intent::Active, Intent::Drained) => ended(Then::Stay),

@@ -46,6 +46,7 @@ impl World {
         for old in nodes {
             self.check_intent_change(&old);
         }
+        self.drain_ended.clear();
         self.say(format!("committed {head} of term {term}: {} records", ops.len()));
         if self.time_to_check() {
             for violation in check(&self.mirror) {

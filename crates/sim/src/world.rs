@@ -122,6 +122,8 @@ pub struct World {
     pub store_cut: BTreeSet<usize>,
     /// When it was first committed that an instance is to stop.
     pub stop_decided: BTreeMap<InstanceId, u64>,
+    /// Nodes whose part of a drain ends in the transaction that is being stored.
+    pub drain_ended: BTreeSet<String>,
     pub workload: Workload,
     /// Faults are over.
     pub calm: bool,
@@ -154,6 +156,7 @@ impl World {
             blocked: BTreeSet::new(),
             store_cut: BTreeSet::new(),
             stop_decided: BTreeMap::new(),
+            drain_ended: BTreeSet::new(),
             workload: Workload::default(),
             calm: false,
             failure: None,

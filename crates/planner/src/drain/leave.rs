@@ -52,6 +52,8 @@ pub fn must_leave(cluster: &Cluster, instance: &Instance) -> Leave {
             Class::Stateless | Class::Batch | Class::System => Leave::Now,
             Class::Stateful => Leave::No,
         },
+        // Out already, and drained once more: for what was left behind.
+        Intent::Drained | Intent::Stopping if node.is_draining() => by_drain(cluster, node, instance, class),
         Intent::Drained | Intent::Stopping => match class {
             Class::Stateless => Leave::Move,
             Class::Stateful | Class::Batch | Class::System => Leave::No,

@@ -1,12 +1,13 @@
 //! Whose turn it is, whose time is over, and who is done.
 
+use std::collections::BTreeSet;
+
 use model::{
     Change, Cluster, Code, Drain, DrainNode, DrainState, Ending, Instance, Intent, Millis, Node, NodeIx,
-    Then, Time, Txn,
+    ServiceIx, Then, Time, Txn,
 };
 
 use super::leave::{Class, class_of};
-use crate::reconcile::is_proven;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -179,12 +180,11 @@ fn end(part: &mut DrainNode, ending: Ending, now: Time) {
 fn replacements_are_up(cluster: &Cluster, node: NodeIx, part: &DrainNode) -> bool {
     let since = part.started_at.unwrap_or_default();
     let gone = cluster.instances_on(node).filter(|i| i.is_over() && i.ended_at.is_some_and(|at| at >= since));
-    gone.filter(|instance| class_of(cluster, instance) == Class::Stateless).all(|instance| {
-        let Some(entry) = cluster.service(instance.service) else { return true };
-        let now = part.progress_at.unwrap_or_default();
-        let up = cluster.instances_of(instance.service).filter(|other| {
-            is_proven(other, entry.rec.spec_of(other.release), now.max(since)) || other.is_available()
-        });
+    let stateless = gone.filter(|instance| class_of(cluster, instance) == Class::Stateless);
+    let services: BTreeSet<ServiceIx> = stateless.map(|instance| instance.service).collect();
+    services.into_iter().all(|service| {
+        let Some(entry) = cluster.service(service) else { return true };
+        let up = cluster.instances_of(service).filter(|other| other.is_available());
         entry.rec.removed || up.count() >= entry.rec.count as usize
     })
 }

@@ -132,7 +132,8 @@ fn replacements<'a>(cluster: &'a Cluster, left: &[&Instance]) -> BTreeMap<Instan
     let services: BTreeSet<ServiceIx> = left.iter().map(|instance| instance.service).collect();
     let wanted = services.into_iter().flat_map(|service| cluster.instances_of(service));
     wanted
-        .filter(|instance| instance.is_wanted())
+        // One on a node that is to be left as well helps nobody.
+        .filter(|instance| instance.is_wanted() && !cluster.node(instance.node).is_closed())
         .filter_map(|instance| Some((instance.replaces?, instance)))
         .collect()
 }

@@ -22,6 +22,7 @@ impl Coordinator {
         if !std::mem::take(&mut self.drains_dirty) {
             return;
         }
+        self.watch_last_node(now);
         let limits = self.limits;
         match self.change(now, |txn, _| drain::advance(txn, limits)) {
             Some(at) => self.timers.set(Timer::Drains, at),
@@ -185,13 +186,13 @@ impl Coordinator {
     /// Takes nodes out of the drain; the ordinary planner does the rest. Needs no word of any node.
     fn cancel(&mut self, epoch: u64, named: impl Fn(&NodeId) -> bool, now: Time) {
         let Some(mut drain) = self.cluster.drain(epoch).cloned() else { return };
+        let mut cancelled: Vec<NodeId> = Vec::new();
         for part in drain.nodes.iter_mut().filter(|part| named(&part.node) && part.ending().is_none()) {
+            cancelled.push(part.node.clone());
             part.state = DrainState::Ended(Ending::Cancelled);
             part.ended_at = Some(now);
             (part.blocked, part.stalled) = (false, false);
         }
-        let cancelled: Vec<NodeId> =
-            drain.nodes.iter().filter(|part| named(&part.node)).map(|part| part.node.clone()).collect();
         self.change(now, |txn, _| {
             txn.put(Change::Drain(drain));
             // A cancelled drain leaves the node active, even if an earlier one had taken it out.
@@ -215,7 +216,7 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn watch_last_node(&mut self, now: Time) {
+    fn watch_last_node(&mut self, now: Time) {
         match self.last_node() {
             Some(_) if self.timers.is_set(Timer::LastNode) => {}
             Some(_) => self.timers.set(Timer::LastNode, now + self.timing.last_node_after),

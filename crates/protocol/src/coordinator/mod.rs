@@ -330,11 +330,14 @@ impl Coordinator {
         let result = make(&mut txn, &mut self.ids);
         let (changes, events) = txn.finish();
         let mut closed: BTreeSet<NodeIx> = BTreeSet::new();
+        let drains = self.cluster.drains().rev().any(model::Drain::is_unfinished);
         for change in &changes {
             match change {
                 Change::Instance(instance) => {
                     self.touched.insert(instance.id);
                     self.dirty.insert(instance.service);
+                    // It may be the replacement that a node's ending waits for.
+                    self.drains_dirty |= drains && instance.is_available();
                     if self.cluster.node(instance.node).is_draining() {
                         self.drains_dirty = true;
                         // System instances wait for the last of the others.
@@ -363,7 +366,10 @@ impl Coordinator {
                         drain.nodes.iter().filter_map(|part| self.cluster.node_ix(part.node.as_str()));
                     closed.extend(nodes);
                 }
-                Change::Service(service) => self.dirty.extend(self.cluster.service_ix(service.name.as_str())),
+                Change::Service(service) => {
+                    self.drains_dirty |= drains;
+                    self.dirty.extend(self.cluster.service_ix(service.name.as_str()));
+                }
                 Change::Meta(_)
                 | Change::ServiceGone(_)
                 | Change::Volume(_)

@@ -243,8 +243,10 @@ impl Coordinator {
     /// A node that was to stop once drained is told so, until its daemon is gone.
     fn let_it_stop(&mut self, node: NodeIx) {
         let entry = self.cluster.node(node);
-        let empty = self.cluster.instances_on(node).all(|instance| instance.is_over());
-        if entry.rec.intent == Intent::Stopping && entry.drain.is_none() && empty {
+        if entry.rec.intent != Intent::Stopping || entry.drain.is_some() {
+            return;
+        }
+        if self.cluster.instances_on(node).all(|instance| instance.is_over()) {
             self.send(node, DownBody::Leave);
         }
     }
@@ -342,7 +344,6 @@ impl Coordinator {
         }
         let next = Node { health, health_since: now, ..rec.clone() };
         self.change(now, |txn, _| txn.put(Change::Node(next)));
-        self.watch_last_node(now);
         if health != Health::Offline {
             self.timers.set(Timer::Node(node), now + self.timing.degraded_after);
         }

@@ -38,9 +38,11 @@ impl Coordinator {
             return;
         }
         let planned = self.change(now, |txn, ids| planner::reconcile(txn, ids, service));
-        if planned.more {
-            self.dirty.insert(service);
-        }
+        // Planning again right after would make no change; only a plan that stopped half-way goes on.
+        match planned.more {
+            true => self.dirty.insert(service),
+            false => self.dirty.remove(&service),
+        };
         match planned.wake_at {
             Some(at) => self.timers.set(Timer::Service(service), at),
             None => self.timers.clear(Timer::Service(service)),

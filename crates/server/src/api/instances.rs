@@ -107,9 +107,9 @@ fn part(coordinator: &Coordinator, only: Option<&str>, at: Option<Cursor>) -> Sl
             return Slice { items, next: Some(Cursor { service: name.clone(), instance: after }) };
         }
         let mut last = None;
-        for id in entry.instances.range((from, Bound::Unbounded)).take(room) {
+        for (id, instance) in entry.instances.range((from, Bound::Unbounded)).take(room) {
             last = Some(*id);
-            items.extend(cluster.instance(*id).map(|instance| instance_view(cluster, instance)));
+            items.push(instance_view(cluster, instance));
         }
         if items.len() == SLICE_INSTANCES {
             return Slice { items, next: Some(Cursor { service: name.clone(), instance: last }) };

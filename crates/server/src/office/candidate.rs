@@ -32,6 +32,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const CATCH_UP_MAX: Duration = Duration::from_secs(10);
 /// A store that does not take the office back in time is left to its lease.
 const RESIGN_MAX: Duration = Duration::from_secs(2);
+/// How soon a coordinator sees that its own node was closed.
+const CLOSED_LOOK: Duration = Duration::from_millis(250);
 const STEP_ASIDE: &str = "this node is closed and another candidate is not";
 
 pub(super) async fn live(shared: Arc<Shared>) {
@@ -245,18 +247,29 @@ impl Life {
 /// Leaves office once this node is closed and another candidate is not.
 async fn step_aside(shared: Arc<Shared>, control: mpsc::UnboundedSender<Control>) {
     let handle = OfficeHandle::new(Arc::clone(&shared));
-    let every = shared.config.timing.lease.as_duration();
+    let lease = shared.config.timing.lease.as_duration();
+    let mut pause = CLOSED_LOOK;
     loop {
-        tokio::time::sleep(every).await;
-        let closed = handle.peek(|coordinator, _| {
-            let nodes = coordinator.cluster().nodes().filter(|(_, node)| node.is_closed());
-            nodes.map(|(_, node)| node.rec.id.to_string()).collect::<Vec<_>>()
+        tokio::time::sleep(pause).await;
+        let me = shared.config.candidate.clone();
+        // Only what is committed: the one who asked for it has been answered by then.
+        let closed = handle.read(move |coordinator, _| {
+            let cluster = coordinator.cluster();
+            cluster.node_ix(&me).filter(|ix| cluster.node(*ix).is_closed())?;
+            let nodes = cluster.nodes().filter(|(_, node)| node.is_closed());
+            Some(nodes.map(|(_, node)| node.rec.id.to_string()).collect::<Vec<_>>())
         });
         let Ok(closed) = closed.await else { return };
+        let Some(closed) = closed else {
+            pause = CLOSED_LOOK;
+            continue;
+        };
         if others_should_lead(&shared, &closed).await {
             let _over = control.send(Control::Lost { why: STEP_ASIDE.to_owned() });
             return;
         }
+        // The caretaker: the store is not asked all the time.
+        pause = lease;
     }
 }
 

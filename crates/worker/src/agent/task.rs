@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use model::{Code, Exit, InstanceId};
+use model::{Code, Exit, InstanceId, Time};
 use protocol::{
     message::{Down, DownBody, Run, Up},
     node::{Input, Node, Note, Output, Process},
@@ -33,6 +33,10 @@ const MACHINE_INTERVAL: Duration = Duration::from_secs(5);
 const DISK_FULL_AT: f64 = 0.95;
 /// Something that cannot be told dead or alive is looked at again at this pace.
 const UNCLEAR_PAUSE: Duration = Duration::from_secs(1);
+
+/// A drained daemon answers for this long before it goes: whoever follows the drain through it sees
+/// how it ended.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// What happened, told to the task.
 pub(super) enum Event {
@@ -68,6 +72,8 @@ pub(super) struct Task {
     dialling: bool,
     fence_ms: Option<u64>,
     refused: Option<String>,
+    /// When it was told for the first time that it may go; it is told again with every heartbeat.
+    may_leave_since: Option<Time>,
     left: bool,
     events: mpsc::UnboundedSender<Event>,
     coordinator: watch::Sender<Option<String>>,
@@ -100,6 +106,7 @@ impl Task {
             dialling: false,
             fence_ms: None,
             refused: None,
+            may_leave_since: None,
             left: false,
             events,
             coordinator,
@@ -251,7 +258,12 @@ impl Task {
                     (edge.apply)(sets);
                 }
             }
-            Output::Leave => self.left = true,
+            Output::Leave => {
+                // One that is opened again meanwhile is not told again, and stays.
+                let now = self.clock.now();
+                let since = *self.may_leave_since.get_or_insert(now);
+                self.left = now.since(since).as_duration() >= LINGER;
+            }
             Output::GiveUp { message } => self.refused = Some(message),
         }
     }
