@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::{
     Cluster, Code, DrainNode, DrainState, Health, Instance, InstanceId, Intent, Kind, RolloutState,
-    ServiceEntry, ServiceIx, Time, encode_change,
+    ServiceEntry, ServiceIx, ServiceSpec, Time, encode_change,
 };
 use protocol::coordinator::Coordinator;
 
@@ -213,6 +213,19 @@ fn part_is_wrong(coordinator: &Coordinator, part: &DrainNode, now: Time) -> Opti
     })
 }
 
+/// Its instances stop before their successors start.
+fn replaced_in_place(entry: &ServiceEntry) -> bool {
+    let spec = entry.rec.spec();
+    spec.kind == Kind::System || spec.is_stateful()
+}
+
+/// Whether a successor could take this instance's place: if not, the old one keeps running.
+fn has_room_in_place(cluster: &Cluster, old: &Instance, spec: &ServiceSpec) -> bool {
+    let node = cluster.node(old.node);
+    let after = node.used.memory - old.memory + spec.memory;
+    node.may_place() && node.rec.satisfies(&spec.constraints) && after <= node.rec.capacity.memory
+}
+
 fn service_is_wrong(coordinator: &Coordinator, ix: ServiceIx, entry: &ServiceEntry) -> Option<String> {
     let (cluster, rec) = (coordinator.cluster(), &entry.rec);
     let name = &rec.name;
@@ -236,7 +249,8 @@ fn service_is_wrong(coordinator: &Coordinator, ix: ServiceIx, entry: &ServiceEnt
     let old = running.iter().find(|instance| instance.release != rec.release);
     // A system service does not walk on while one of its nodes waits for a replacement.
     let halted = failed || rec.spec().kind == Kind::System && missing > 0 && waits;
-    if let Some(old) = old.filter(|_| !halted && rec.spec().kind != Kind::Batch) {
+    let stuck = |old: &Instance| replaced_in_place(entry) && !has_room_in_place(cluster, old, rec.spec());
+    if let Some(old) = old.filter(|old| !halted && rec.spec().kind != Kind::Batch && !stuck(old)) {
         return Some(format!("{} of {name} is of release {}", old.id, old.release));
     }
     if missing > 0 && !waits {
