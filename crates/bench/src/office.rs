@@ -18,6 +18,9 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
     let nodes: Vec<_> = cluster.nodes().map(|(_, node)| node.rec.clone()).collect();
     let mut inventories: Vec<Vec<Inventory>> =
         cluster.nodes().map(|(ix, _)| inventory(&cluster, ix)).collect();
+    let second = |item: &Inventory| Status { number: 2, ..item.status.clone() };
+    let mut acknowledgements: Vec<Vec<Status>> =
+        inventories.iter().map(|items| items.iter().map(second).collect()).collect();
     let start = Start {
         cluster,
         head: 1,
@@ -60,7 +63,9 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
         }
         // Every node beats once a second: fifty of them in each 5 ms.
         for n in (round as usize % 200..nodes.len()).step_by(200) {
-            let beat = Heartbeat { epoch: nodes[n].process_epoch, ..Heartbeat::default() };
+            // The first one acknowledges the orders that came with the welcome.
+            let statuses = std::mem::take(&mut acknowledgements[n]);
+            let beat = Heartbeat { epoch: nodes[n].process_epoch, statuses, ..Heartbeat::default() };
             let message = Up { seq, body: UpBody::Heartbeat(beat) };
             let begun = Instant::now();
             let outputs = coordinator.handle(now, Input::Up { conn: ConnId(n as u64), message });
