@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Instance, InstanceId, Key, Meta, Node,
-    Service, ServiceName, Time, Volume, VolumeId,
+    Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
+    Key, Meta, Node, Service, ServiceName, Time, Volume, VolumeId,
 };
 
 /// The version that this binary writes, first byte of every value.
@@ -67,6 +67,7 @@ pub fn key_of(key: &Key) -> String {
         Key::Volume(id) => format!("v/{id}"),
         Key::Audit(number) => format!("a/{number:016x}"),
         Key::Drain(epoch) => format!("d/{epoch:016x}"),
+        Key::Feed(name) => format!("f/{name}"),
     }
 }
 
@@ -78,7 +79,12 @@ fn shard(id: InstanceId) -> u8 {
 /// The disjoint ranges `[from, to)` that hold all records. The first is small and holds everything
 /// that instances refer to.
 pub fn load_ranges() -> Vec<(String, String)> {
-    let mut ranges = vec![("m/".into(), "n0".into()), ("s/".into(), "w".into()), ("a/".into(), "e".into())];
+    let mut ranges = vec![
+        ("m/".into(), "n0".into()),
+        ("s/".into(), "w".into()),
+        ("a/".into(), "e".into()),
+        ("f/".into(), "g".into()),
+    ];
     ranges.extend((0..=255u32).map(|shard| {
         let to = if shard == 255 { "j".to_owned() } else { format!("i/{:02x}", shard + 1) };
         (format!("i/{shard:02x}"), to)
@@ -96,11 +102,13 @@ pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<
         Change::Volume(volume) => Some(encode(volume)),
         Change::Audit(entry) => Some(encode(entry)),
         Change::Drain(drain) => Some(encode(drain)),
+        Change::Feed(feed) => Some(encode(feed)),
         Change::ServiceGone(_)
         | Change::InstanceGone(_)
         | Change::VolumeGone(_)
         | Change::AuditGone(_)
-        | Change::DrainGone(_) => None,
+        | Change::DrainGone(_)
+        | Change::FeedGone(_) => None,
     };
     (key_of(&change.key()), value)
 }
@@ -144,6 +152,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
         return match class {
             "s" => Ok(Change::ServiceGone(ServiceName::new(rest))),
             "v" => Ok(Change::VolumeGone(VolumeId::new(rest))),
+            "f" => Ok(Change::FeedGone(FeedName::new(rest))),
             "i" => Ok(Change::InstanceGone(instance_id(rest).ok_or_else(unknown)?)),
             "d" => Ok(Change::DrainGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
             "a" => Ok(Change::AuditGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
@@ -165,6 +174,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
         }
         "v" => Ok(Change::Volume(decode::<Volume>(key, value)?)),
         "d" => Ok(Change::Drain(decode::<Drain>(key, value)?)),
+        "f" => Ok(Change::Feed(decode::<Feed>(key, value)?)),
         "a" => Ok(Change::Audit(decode::<AuditEntry>(key, value)?)),
         "i" => decode_instance(cluster, key, instance_id(rest).ok_or_else(unknown)?, value),
         _ => Err(unknown()),

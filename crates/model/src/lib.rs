@@ -12,6 +12,7 @@ mod codec;
 mod drain;
 mod event;
 mod feed;
+mod feed_table;
 mod ids;
 mod index;
 mod instance;

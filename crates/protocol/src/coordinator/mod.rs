@@ -6,9 +6,12 @@
 
 mod apply;
 mod drains;
+mod feed_requests;
+mod feeds;
 mod orders;
 mod request;
 mod requests;
+mod roster;
 mod sessions;
 mod sets;
 mod settle;
@@ -23,11 +26,15 @@ use model::{
 pub use planner::drain::{
     Class, Limits as DrainLimits, Move, Preview, Status as DrainStatus, UnitStatus, class_of,
 };
+pub use planner::feeds::Limits as FeedLimits;
 use planner::{Ids, drain::Limits};
 
 pub use drains::Rehearsal;
+use feeds::FeedDesk;
+pub use feeds::FeedSeen;
 pub use request::{
-    Answer, ApiError, Applied, Apply, Asked, DrainRequest, ErrorKind, Outcome, Request, WantedIntent,
+    Answer, ApiError, Applied, Apply, ApplyFeed, Asked, DrainRequest, ErrorKind, Outcome, Request,
+    WantedIntent,
 };
 
 use crate::{
@@ -36,6 +43,7 @@ use crate::{
     message::{BackendSet, Down, EdgeReport, Inventory, SetRevision, Up},
 };
 
+use roster::RosterTable;
 use sessions::Session;
 use sets::SetTable;
 use timers::{Timer, Timers};
@@ -146,6 +154,7 @@ pub struct Start {
     /// Where it answers HTTP.
     pub api: String,
     pub drain: Limits,
+    pub feeds: FeedLimits,
 }
 
 /// What is seen of a node, beside its record.
@@ -187,6 +196,9 @@ pub struct Coordinator {
     limits: Limits,
     /// Something changed that a drain may be waiting for.
     drains_dirty: bool,
+    roster: RosterTable,
+    feeds: FeedDesk,
+    feed_limits: FeedLimits,
 }
 
 impl Coordinator {
@@ -214,6 +226,9 @@ impl Coordinator {
             api: start.api,
             limits: start.drain,
             drains_dirty: true,
+            roster: RosterTable::new(start.term),
+            feeds: FeedDesk::default(),
+            feed_limits: start.feeds,
             cluster: start.cluster,
         };
         if this.cluster.meta().cluster.0 == 0 {
@@ -254,6 +269,11 @@ impl Coordinator {
             .filter(|(_, node)| node.rec.health != Health::Offline)
             .map(|(ix, _)| ix)
             .collect();
+        self.feeds.dirty.extend(self.cluster.feeds().map(|feed| feed.name.clone()));
+        let all: Vec<NodeIx> = self.cluster.nodes().map(|(ix, _)| ix).collect();
+        for node in all {
+            self.roster_follows(node, now);
+        }
         for node in up {
             self.heard.insert(node, now);
             self.timers.set(Timer::Node(node), now + self.timing.degraded_after);
@@ -313,6 +333,8 @@ impl Coordinator {
                 Timer::Drains => self.drains_dirty = true,
                 Timer::Balance => self.balance(now),
                 Timer::LastNode => self.reopen_last_node(now),
+                Timer::Feeds => self.wake_feeds(),
+                Timer::Roster => self.send_roster(now),
                 Timer::Resend(node) => self.resend_orders(node, now),
                 Timer::Commit => {
                     if let Some(step) = self.log.retry() {
@@ -330,6 +352,7 @@ impl Coordinator {
         let result = make(&mut txn, &mut self.ids);
         let (changes, events) = txn.finish();
         let mut closed: BTreeSet<NodeIx> = BTreeSet::new();
+        let mut changed: BTreeSet<NodeIx> = BTreeSet::new();
         let drains = self.cluster.drains().rev().any(model::Drain::is_unfinished);
         for change in &changes {
             match change {
@@ -354,7 +377,8 @@ impl Coordinator {
                     self.draining.remove(id);
                     self.sets.forget(*id);
                 }
-                Change::Node(_) => {
+                Change::Node(node) => {
+                    changed.extend(self.cluster.node_ix(node.id.as_str()));
                     self.drains_dirty = true;
                     self.timers.set(Timer::Balance, now + BALANCE_AFTER);
                     self.dirty.extend(std::mem::take(&mut self.starved));
@@ -364,7 +388,17 @@ impl Coordinator {
                     self.timers.set(Timer::Balance, now + BALANCE_AFTER);
                     let nodes =
                         drain.nodes.iter().filter_map(|part| self.cluster.node_ix(part.node.as_str()));
+                    let nodes: Vec<NodeIx> = nodes.collect();
+                    changed.extend(nodes.iter().copied());
                     closed.extend(nodes);
+                }
+                Change::Feed(feed) => {
+                    self.drains_dirty |= drains;
+                    self.feeds.dirty.insert(feed.name.clone());
+                }
+                Change::FeedGone(name) => {
+                    self.drains_dirty |= drains;
+                    self.feeds.dirty.insert(name.clone());
                 }
                 Change::Service(service) => {
                     self.drains_dirty |= drains;
@@ -378,6 +412,10 @@ impl Coordinator {
                 | Change::AuditGone(_)
                 | Change::DrainGone(_) => {}
             }
+        }
+        for node in changed {
+            self.roster_follows(node, now);
+            self.feeds_follow(node);
         }
         for node in closed {
             self.health_follows(node);

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use model::{Code, InstanceId, Millis, Return, ServiceName, ServiceSpec, Then};
+use model::{
+    Code, FeedName, FeedSpec, FeedState, InstanceId, Millis, Return, ServiceName, ServiceSpec, Then,
+};
 
 /// One request, with who asks and from where for the audit log.
 #[derive(Clone, Debug)]
@@ -14,8 +16,15 @@ pub struct Asked {
 
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Create or update services; all or none.
-    Apply(Vec<Apply>),
+    /// Create or update services and feeds; all or none.
+    Apply {
+        services: Vec<Apply>,
+        feeds: Vec<ApplyFeed>,
+    },
+    SetFeedState {
+        feed: FeedName,
+        state: FeedState,
+    },
     Remove {
         service: ServiceName,
     },
@@ -78,6 +87,12 @@ pub struct Apply {
     pub spec: Arc<ServiceSpec>,
 }
 
+#[derive(Clone, Debug)]
+pub struct ApplyFeed {
+    pub name: FeedName,
+    pub spec: Arc<FeedSpec>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WantedIntent {
     Active,
@@ -94,7 +109,9 @@ pub enum Answer {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    pub name: ServiceName,
+    /// `service`, `feed`.
+    pub kind: &'static str,
+    pub name: String,
     pub outcome: Outcome,
 }
 
@@ -110,6 +127,8 @@ pub enum Outcome {
         from: u32,
         to: u32,
     },
+    /// Of a feed: it has no releases.
+    Changed,
     Unchanged,
 }
 

@@ -2,8 +2,8 @@
 //! that race cannot both pass.
 
 use model::{
-    Actual, AuditEntry, Change, Desired, Instance, InstanceId, Intent, Kind, Meta, Node, NodeIx, Service,
-    ServiceName, Time, Volume, spec::COUNT_MAX,
+    Actual, AuditEntry, Change, Desired, FeedState, Instance, InstanceId, Intent, Kind, Meta, Node, NodeIx,
+    Service, ServiceName, Time, Volume, spec::COUNT_MAX,
 };
 
 use super::{Answer, ApiError, Asked, Coordinator, ErrorKind, Request, WantedIntent};
@@ -16,7 +16,8 @@ impl Coordinator {
         let what = describe(&asked.request);
         let answer = match asked.request {
             Request::Barrier => return Ok(Answer::Done),
-            Request::Apply(services) => self.apply_services(services, now)?,
+            Request::Apply { services, feeds } => self.apply(services, feeds, now)?,
+            Request::SetFeedState { feed, state } => self.set_feed_state(&feed, state, now)?,
             Request::Remove { service } => self.remove_service(&service, now)?,
             Request::Scale { service, count } => self.scale_service(&service, count, now)?,
             Request::SetIntent { node, intent } => self.set_intent(&node, intent, now)?,
@@ -187,10 +188,17 @@ pub(super) fn being_removed(name: &ServiceName) -> ApiError {
 
 fn describe(request: &Request) -> String {
     match request {
-        Request::Apply(services) => {
-            let names: Vec<&str> = services.iter().map(|apply| apply.name.as_str()).collect();
+        Request::Apply { services, feeds } => {
+            let services = services.iter().map(|apply| apply.name.to_string());
+            let names: Vec<String> =
+                services.chain(feeds.iter().map(|apply| format!("feed/{}", apply.name))).collect();
             format!("apply {}", names.join(", "))
         }
+        Request::SetFeedState { feed, state } => match state {
+            FeedState::Running => format!("resume feed/{feed}"),
+            FeedState::Paused => format!("pause feed/{feed}"),
+            FeedState::Removing => format!("remove feed/{feed}"),
+        },
         Request::Remove { service } => format!("remove service/{service}"),
         Request::Scale { service, count } => format!("scale service/{service} to {count}"),
         Request::SetIntent { node, intent: WantedIntent::Active } => format!("enable node/{node}"),

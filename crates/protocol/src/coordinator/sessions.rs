@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Actual, Change, ClusterId, Code, Desired, Health, Instance, InstanceId, Intent, Life, Node, NodeIx,
-    ProcessEpoch, Return, Term, Time, VolumeId,
+    Actual, Change, ClusterId, Code, Desired, FeedName, Health, Instance, InstanceId, Intent, Life, Node,
+    NodeIx, ProcessEpoch, Return, Term, Time, VolumeId,
 };
 
 use super::{ConnId, Coordinator, Output, Seen, timers::Timer};
@@ -37,6 +37,14 @@ pub(super) struct Session {
     pub edge: EdgeReport,
     pub sets_sent: Option<SetRevision>,
     pub sets_sent_at: Time,
+    /// Where other daemons reach it.
+    pub rpc: String,
+    /// The closed set that this life of it acknowledged.
+    pub roster: Option<SetRevision>,
+    pub roster_sent: Option<SetRevision>,
+    pub roster_sent_at: Time,
+    /// Its own inventory.
+    pub dispatchers: BTreeMap<FeedName, u32>,
 }
 
 impl Session {
@@ -55,6 +63,11 @@ impl Session {
             edge: EdgeReport::default(),
             sets_sent: None,
             sets_sent_at: now,
+            rpc: String::new(),
+            roster: None,
+            roster_sent: None,
+            roster_sent_at: now,
+            dispatchers: BTreeMap::new(),
         }
     }
 
@@ -175,11 +188,21 @@ impl Coordinator {
                 false => {}
             }
         }
-        let welcome = Welcome { epoch, timing: self.timing, foreign, api: self.api.clone() };
+        let welcome = Welcome {
+            epoch,
+            timing: self.timing,
+            foreign,
+            api: self.api.clone(),
+            moves_per_node: self.feed_limits.moves_per_node,
+        };
         self.send(node, DownBody::Welcome(welcome));
         self.send_all_orders(node, now);
         if self.cluster.node(node).rec.roles.edge && !foreign {
             self.send_all_sets(node, now);
+        }
+        self.roster_follows(node, now);
+        if self.cluster.node(node).rec.roles.worker && !foreign {
+            self.feeds_of_new_session(node, now);
         }
     }
 
@@ -277,6 +300,7 @@ impl Coordinator {
         let mut session = Session::new(conn, hello.life, epoch, now);
         session.up_seq = seq;
         session.edge = hello.edge.clone();
+        session.rpc = hello.rpc.clone();
         if let Some(old) = self.sessions.remove(&node) {
             if let Some(stale) = old.conn.filter(|stale| *stale != conn) {
                 self.conns.remove(&stale);
@@ -302,7 +326,7 @@ impl Coordinator {
         self.heard.insert(node, now);
         let health = heartbeat.degraded.map_or(Health::Up, Health::Degraded);
         self.set_health(node, health, now);
-        let mut stored = Vec::new();
+        let (mut stored, mut feeds) = (Vec::new(), Vec::new());
         if !self.cluster.node(node).rec.foreign {
             for status in heartbeat.statuses {
                 stored.push((status.instance, status.number));
@@ -311,12 +335,13 @@ impl Coordinator {
             for id in heartbeat.forgotten {
                 self.forgotten(node, id, now);
             }
+            feeds = self.take_feeds(node, heartbeat.roster, heartbeat.feeds, heartbeat.dispatchers, now);
         }
         self.catch_up_edge(node, now);
         self.let_it_stop(node);
         // A coordinator whose own office may be over grants nothing.
         if now < self.office_until {
-            self.send(node, DownBody::Answer(HeartbeatAnswer { heartbeat: seq, stored }));
+            self.send(node, DownBody::Answer(HeartbeatAnswer { heartbeat: seq, stored, feeds }));
         }
     }
 

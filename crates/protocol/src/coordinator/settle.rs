@@ -12,7 +12,7 @@ const ROUNDS_PAUSE: Millis = Millis(100);
 impl Coordinator {
     pub(super) fn settle(&mut self, now: Time) {
         let mut rounds = 0;
-        while !self.dirty.is_empty() || self.drains_dirty {
+        while !self.dirty.is_empty() || self.drains_dirty || !self.feeds.dirty.is_empty() {
             self.advance_drains(now);
             rounds += 1;
             if rounds > ROUNDS_MAX {
@@ -26,8 +26,10 @@ impl Coordinator {
                 self.recompute_set(service);
             }
             self.release_stops(now);
+            self.plan_feeds(now);
         }
         self.release_stops(now);
+        self.send_urgent_roster(now);
         self.send_sets(now);
         self.send_touched(now);
     }

@@ -12,6 +12,8 @@ pub(super) enum Timer {
     Drains,
     Balance,
     LastNode,
+    Feeds,
+    Roster,
     Commit,
 }
 
@@ -26,6 +28,13 @@ impl Timers {
         self.clear(timer);
         self.queue.insert((at, timer));
         self.at.insert(timer, at);
+    }
+
+    /// As [`set`](Self::set), unless it is due earlier already.
+    pub fn set_sooner(&mut self, timer: Timer, at: Time) {
+        if self.at.get(&timer).is_none_or(|due| at < *due) {
+            self.set(timer, at);
+        }
     }
 
     pub fn clear(&mut self, timer: Timer) {

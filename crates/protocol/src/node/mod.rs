@@ -6,6 +6,7 @@
 //! *Invariant:* nothing here is stopped because the coordinator does not mention it. Orders of another
 //! cluster or an older term change nothing.
 
+mod feeds;
 mod local;
 mod session;
 
@@ -19,6 +20,8 @@ use crate::{
     Timing,
     message::{Down, EdgeReport, Run, Sets, Status, Up},
 };
+use feeds::Feeds;
+pub use feeds::{FeedNews, FeedWork};
 use local::Local;
 pub use local::{Ending, Note, RESTARTS_MAX, UNREADY_AFTER_FAILURES, Wanted};
 
@@ -32,6 +35,8 @@ pub struct Identity {
     pub capacity: Resources,
     pub host: String,
     pub api: String,
+    /// Where other daemons reach it; empty if it takes part in no feeds.
+    pub rpc: String,
     pub memory_caps: MemoryCaps,
     /// Remembered from earlier lives.
     pub memory: Memory,
@@ -95,6 +100,7 @@ pub enum Input {
     },
     /// What the edge of this daemon serves.
     Edge(EdgeReport),
+    Feed(FeedNews),
     /// The daemon was told to end; its instances run on.
     Stopping,
     Tick,
@@ -165,6 +171,7 @@ pub enum Output {
     },
     /// New backend sets for the edge of this daemon.
     Sets(Sets),
+    Feed(FeedWork),
     /// The node has drained and was to stop then: the daemon ends, well.
     Leave,
     /// The coordinator will not have this daemon; it should end with this message.
@@ -181,6 +188,8 @@ pub struct Node {
     connected: bool,
     foreign: bool,
     stopping: bool,
+    /// The last word was said: nothing more comes.
+    goodbye: bool,
     up_seq: u64,
     down_seq: u64,
     /// When each unanswered heartbeat was sent.
@@ -199,18 +208,21 @@ pub struct Node {
     absent: BTreeMap<InstanceId, (Status, Time)>,
     degraded: Option<Code>,
     edge: EdgeReport,
+    feeds: Feeds,
     out: Vec<Output>,
 }
 
 impl Node {
     pub fn new(identity: Identity, timing: Timing, now: Time) -> Node {
         Node {
+            feeds: Feeds::new(identity.node.clone()),
             identity,
             timing,
             epoch: None,
             connected: false,
             foreign: false,
             stopping: false,
+            goodbye: false,
             up_seq: 0,
             down_seq: 0,
             sent: BTreeMap::new(),
@@ -274,7 +286,8 @@ impl Node {
                     self.hurry(now);
                 }
             }
-            Input::Stopping => self.say_goodbye(),
+            Input::Feed(news) => self.feeds.heard(news, now),
+            Input::Stopping => self.begin_stopping(now),
             Input::Tick => {}
         }
         self.advance(now);
@@ -291,13 +304,15 @@ impl Node {
         for id in ids {
             self.with(id, |local, at| local.advance(at, may_start, now));
         }
+        self.advance_feeds(now);
+        self.say_goodbye(now);
         self.beat(now);
     }
 
     /// When `Tick` is due next.
     pub fn next_wake(&self) -> Option<Time> {
         let locals = self.instances.values().filter_map(Local::next_wake);
-        locals.chain(self.session_wake()).min()
+        locals.chain(self.session_wake()).chain(self.feeds.next_wake()).min()
     }
 
     /// Runs one step of an instance and takes up what it wants done and reported.
@@ -337,6 +352,11 @@ impl Node {
 
     pub fn epoch(&self) -> Option<ProcessEpoch> {
         self.epoch
+    }
+
+    /// It was told to end and has said its last word: the daemon may go.
+    pub fn may_end(&self) -> bool {
+        self.goodbye
     }
 
     /// The instances it has, with their service, for the shell and the simulator's checks.

@@ -1,6 +1,6 @@
 //! The node's side of the stream: registration, heartbeats, the lease and its fence, orders.
 
-use model::{ClusterId, InstanceId, Millis, Term, Time};
+use model::{ClusterId, InstanceId, Millis, ProcessEpoch, Term, Time};
 
 use super::{Local, Memory, Node, Output, local};
 use crate::message::{
@@ -33,6 +33,7 @@ impl Node {
             capacity: self.identity.capacity,
             host: self.identity.host.clone(),
             api: self.identity.api.clone(),
+            rpc: self.identity.rpc.clone(),
             memory_caps: self.identity.memory_caps.clone(),
             cluster: self.identity.memory.cluster,
             inventory: inventory.collect(),
@@ -53,9 +54,26 @@ impl Node {
         self.up_seq
     }
 
-    pub(super) fn say_goodbye(&mut self) {
-        self.stopping = true;
+    /// Dispatchers stop with their final checkpoints and maintainers give their last report before the
+    /// daemon goes; its instances run on.
+    pub(super) fn begin_stopping(&mut self, now: Time) {
+        if !self.stopping {
+            self.stopping = true;
+            self.feeds.stop(now);
+            self.hurry(now);
+        }
+    }
+
+    pub(super) fn say_goodbye(&mut self, now: Time) {
+        if !self.stopping || self.goodbye || !self.feeds.is_quiet() {
+            return;
+        }
+        self.goodbye = true;
         if self.connected {
+            if let Some(epoch) = self.epoch {
+                let last = self.heartbeat(epoch, now);
+                self.send(UpBody::Heartbeat(last));
+            }
             self.send(UpBody::Goodbye);
         }
     }
@@ -80,11 +98,23 @@ impl Node {
             DownBody::Sets(sets) if !self.foreign && self.epoch.is_some() => {
                 self.out.push(Output::Sets(sets))
             }
+            DownBody::Roster(roster) if !self.foreign && self.epoch.is_some() => {
+                if self.feeds.take_roster(&roster, now) {
+                    self.hurry(now);
+                }
+            }
+            DownBody::Feeds(orders) if !self.foreign && self.epoch.is_some() => {
+                self.feeds.take_orders(orders, now);
+            }
             // Whatever was found here since then keeps the daemon up.
             DownBody::Leave if !self.foreign && !self.instances.values().any(Local::has_process) => {
                 self.out.push(Output::Leave);
             }
-            DownBody::Orders(_) | DownBody::Sets(_) | DownBody::Leave => {}
+            DownBody::Orders(_)
+            | DownBody::Sets(_)
+            | DownBody::Roster(_)
+            | DownBody::Feeds(_)
+            | DownBody::Leave => {}
         }
     }
 
@@ -121,6 +151,9 @@ impl Node {
         for local in self.instances.values_mut() {
             (local.stored, local.said) = (false, None);
         }
+        if !self.foreign {
+            self.feeds.welcomed(welcome.epoch, welcome.moves_per_node);
+        }
         self.hurry(now);
     }
 
@@ -149,7 +182,11 @@ impl Node {
         let fence_at = sent_at + self.timing.fence_after;
         if now < fence_at {
             self.fenced = false;
+            self.feeds.leased();
             self.out.push(Output::Lease { fence_at });
+        }
+        for (feed, number) in &answer.feeds {
+            self.feeds.answered(feed, *number);
         }
         for (id, number) in answer.stored {
             if let Some(local) = self.instances.get_mut(&id).filter(|local| local.number == number) {
@@ -211,9 +248,16 @@ impl Node {
         if oldest.is_some_and(|at| now.since(at) >= self.timing.degraded_after) {
             return self.give_up_stream("heartbeats are not answered", now);
         }
-        if now < self.next_heartbeat || self.stopping || self.sent.len() >= HEARTBEATS_IN_FLIGHT_MAX {
+        if now < self.next_heartbeat || self.goodbye || self.sent.len() >= HEARTBEATS_IN_FLIGHT_MAX {
             return;
         }
+        let heartbeat = self.heartbeat(epoch, now);
+        let seq = self.send(UpBody::Heartbeat(heartbeat));
+        self.sent.insert(seq, now);
+        self.next_heartbeat = now + self.timing.heartbeat;
+    }
+
+    fn heartbeat(&mut self, epoch: ProcessEpoch, now: Time) -> Heartbeat {
         let again_after = Millis(2 * self.timing.heartbeat.0);
         let news = self.instances.iter_mut().filter_map(|(id, local)| {
             let news = local.has_news(now, again_after);
@@ -221,16 +265,16 @@ impl Node {
         });
         let mut statuses: Vec<_> = news.collect();
         statuses.extend(self.absent.values().map(|(status, _)| status.clone()));
-        let heartbeat = Heartbeat {
+        Heartbeat {
             epoch,
             statuses,
             forgotten: self.forgotten.keys().copied().collect(),
             degraded: self.degraded,
             edge: self.edge.clone(),
-        };
-        let seq = self.send(UpBody::Heartbeat(heartbeat));
-        self.sent.insert(seq, now);
-        self.next_heartbeat = now + self.timing.heartbeat;
+            roster: self.feeds.roster(),
+            feeds: self.feeds.reports(now),
+            dispatchers: self.feeds.inventory(),
+        }
     }
 
     fn give_up_stream(&mut self, why: &str, now: Time) {
@@ -248,6 +292,7 @@ impl Node {
         }
         self.fenced = true;
         let margin = Millis((self.timing.offline_after.0 - self.timing.fence_after.0) / 2);
+        self.feeds.fence(now + margin, now);
         let ids: Vec<InstanceId> = self.instances.keys().copied().collect();
         for id in ids {
             self.with(id, |local, wishes| {
@@ -263,7 +308,7 @@ impl Node {
 
     pub(super) fn session_wake(&self) -> Option<Time> {
         let fence = self.fence_at().filter(|_| !self.fenced);
-        let may_beat = !self.stopping && self.sent.len() < HEARTBEATS_IN_FLIGHT_MAX;
+        let may_beat = !self.goodbye && self.sent.len() < HEARTBEATS_IN_FLIGHT_MAX;
         let beat = self.epoch.filter(|_| may_beat).map(|_| self.next_heartbeat);
         // Before the welcome the registration is waited for, then the oldest unanswered heartbeat.
         let waits_since = match self.epoch {
