@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     AuditEntry, Change, Drain, DrainState, Instance, InstanceId, Meta, Node, NodeDrain, NodeId, NodeIx,
-    PlaceIndex, Resources, Service, ServiceIx, ServiceName, Volume, VolumeId, index,
+    PlaceIndex, Resources, Service, ServiceIx, ServiceName, Settled, Volume, VolumeId, index, settled,
 };
 
 /// A node with what is on it.
@@ -44,6 +44,27 @@ pub struct ServiceEntry {
     pub instances: BTreeMap<InstanceId, Instance>,
     /// How many wanted instances are on each node.
     pub on: BTreeMap<NodeIx, u32>,
+    /// Which of the instances need a look.
+    pub settled: Settled,
+}
+
+impl ServiceEntry {
+    /// The instances that are not settled, oldest first.
+    pub fn unsettled(&self) -> impl Iterator<Item = &Instance> {
+        let others = self.settled.others();
+        // Looking up each costs about as much as passing over this many.
+        let few = others.len() < self.instances.len() / 8;
+        let looked_up = few.then(|| others.iter().filter_map(|id| self.instances.get(id)));
+        let mut next = others.iter().peekable();
+        let passed =
+            (!few).then(|| self.instances.values().filter(move |i| next.next_if_eq(&&i.id).is_some()));
+        looked_up.into_iter().flatten().chain(passed.into_iter().flatten())
+    }
+
+    /// How many are wanted and able to take work.
+    pub fn available(&self) -> usize {
+        self.settled.count() as usize + self.unsettled().filter(|i| i.is_available()).count()
+    }
 }
 
 /// Everything that is stored, in memory.
@@ -118,6 +139,11 @@ impl Cluster {
     /// The instances of a service, oldest first.
     pub fn instances_of(&self, service: ServiceIx) -> impl Iterator<Item = &Instance> {
         self.service(service).into_iter().flat_map(|entry| entry.instances.values())
+    }
+
+    /// The instances of a service about which there may be something to decide, oldest first.
+    pub fn unsettled_of(&self, service: ServiceIx) -> impl Iterator<Item = &Instance> {
+        self.service(service).into_iter().flat_map(ServiceEntry::unsettled)
     }
 
     /// The instances on a node, oldest first.
@@ -214,9 +240,25 @@ impl Cluster {
             return;
         };
         let entry = &mut self.nodes[ix.0 as usize];
+        let was_quiet = settled::is_quiet(entry);
         self.place.remove(ix, entry);
         entry.rec = node.clone();
         self.place.insert(ix, entry);
+        self.node_turned(ix, was_quiet);
+    }
+
+    /// A node that closes or opens, or is lost or found, unsettles or settles what is on it.
+    fn node_turned(&mut self, ix: NodeIx, was_quiet: bool) {
+        let node = &self.nodes[ix.0 as usize];
+        if settled::is_quiet(node) == was_quiet {
+            return;
+        }
+        for id in &node.instances {
+            let Some(service) = self.instances.get(id) else { continue };
+            if let Some(entry) = &mut self.services[service.0 as usize] {
+                settled::look_again(entry, &self.nodes, *id);
+            }
+        }
     }
 
     fn put_drain(&mut self, drain: &Drain) {
@@ -226,9 +268,11 @@ impl Cluster {
             let now = self.drain_naming(&part.node);
             let entry = &mut self.nodes[ix.0 as usize];
             if entry.drain != now {
+                let was_quiet = settled::is_quiet(entry);
                 self.place.remove(ix, entry);
                 entry.drain = now;
                 self.place.insert(ix, entry);
+                self.node_turned(ix, was_quiet);
             }
         }
     }
@@ -254,13 +298,19 @@ impl Cluster {
         match self.service_ix.get(&service.name) {
             Some(ix) => {
                 if let Some(entry) = &mut self.services[ix.0 as usize] {
+                    let released = entry.rec.release != service.release;
                     entry.rec = service.clone();
+                    let ids: Vec<InstanceId> = entry.instances.keys().copied().filter(|_| released).collect();
+                    for id in ids {
+                        settled::look_again(entry, &self.nodes, id);
+                    }
                 }
             }
             None => {
                 let ix = ServiceIx(self.services.len() as u32);
                 let (instances, on) = (BTreeMap::new(), BTreeMap::new());
-                self.services.push(Some(ServiceEntry { rec: service.clone(), instances, on }));
+                let settled = Settled::default();
+                self.services.push(Some(ServiceEntry { rec: service.clone(), instances, on, settled }));
                 self.service_ix.insert(service.name.clone(), ix);
             }
         }
@@ -303,6 +353,9 @@ impl Cluster {
             self.instances.insert(instance.id, instance.service);
         }
         self.account(instance, took, taken(instance), was_wanted, instance.is_wanted());
+        if let Some(entry) = &mut self.services[instance.service.0 as usize] {
+            settled::rebook(entry, &self.nodes, instance.id, before.as_ref());
+        }
     }
 
     fn drop_instance(&mut self, id: InstanceId) {
@@ -311,6 +364,9 @@ impl Cluster {
         let Some(old) = entry.and_then(|entry| entry.instances.remove(&id)) else { return };
         self.account(&old, taken(&old), Resources::default(), old.is_wanted(), false);
         self.nodes[old.node.0 as usize].instances.remove(&id);
+        if let Some(entry) = &mut self.services[service.0 as usize] {
+            settled::rebook(entry, &self.nodes, id, Some(&old));
+        }
     }
 
     fn account(&mut self, of: &Instance, took: Resources, takes: Resources, was: bool, is: bool) {

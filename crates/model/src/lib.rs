@@ -18,6 +18,7 @@ mod node;
 mod reason;
 mod record;
 mod service;
+mod settled;
 pub mod spec;
 mod time;
 mod txn;
@@ -32,12 +33,13 @@ pub use ids::{
     ClusterId, InstanceId, Life, NodeId, NodeIx, ParseIdError, ProcessEpoch, ServiceIx, ServiceName, Term,
     VolumeId,
 };
-pub use index::{Candidate, PlaceIndex};
+pub use index::{Candidate, NodeSet, PlaceIndex};
 pub use instance::{Actual, Desired, Exit, Instance};
 pub use node::{Health, Intent, MemoryCaps, Node, Resources, Role, Roles};
 pub use reason::{ALL_CODES, Code, Reason};
 pub use record::{AuditEntry, Meta, Volume};
 pub use service::{Rollout, RolloutState, Service};
+pub use settled::Settled;
 pub use spec::{Kind, ServiceSpec};
 pub use time::{Millis, Time};
 pub use txn::Txn;

@@ -184,7 +184,6 @@ fn replacements_are_up(cluster: &Cluster, node: NodeIx, part: &DrainNode) -> boo
     let services: BTreeSet<ServiceIx> = stateless.map(|instance| instance.service).collect();
     services.into_iter().all(|service| {
         let Some(entry) = cluster.service(service) else { return true };
-        let up = cluster.instances_of(service).filter(|other| other.is_available());
-        entry.rec.removed || up.count() >= entry.rec.count as usize
+        entry.rec.removed || entry.available() >= entry.rec.count as usize
     })
 }
