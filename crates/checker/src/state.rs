@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Candidate, Cluster, Desired, Health, Instance, InstanceId, Intent, NodeEntry, NodeId, NodeIx, Resources,
-    ServiceEntry, ServiceIx, Settled, Time, VolumeId,
+    Candidate, Cluster, Desired, Health, Here, Instance, InstanceId, Intent, NodeEntry, NodeId, NodeIx,
+    Resources, ServiceEntry, ServiceIx, Settled, Time, VolumeId,
 };
 
 use crate::{Violation, drains::nodes_are_in_one};
@@ -113,11 +113,12 @@ fn replaced_ones_are_older(cluster: &Cluster, found: &mut Vec<Violation>) {
 fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
     let mut wrong = |what: String| found.push(Violation::IndexDisagrees { what });
     // One pass over all instances, not one per node: a cluster has a million of them.
-    let mut here: BTreeMap<NodeIx, BTreeSet<InstanceId>> = BTreeMap::new();
+    let mut here: BTreeMap<NodeIx, BTreeMap<InstanceId, Here>> = BTreeMap::new();
     let mut of: BTreeMap<ServiceIx, BTreeSet<InstanceId>> = BTreeMap::new();
     let mut wanted: BTreeMap<ServiceIx, BTreeMap<NodeIx, u32>> = BTreeMap::new();
     for instance in cluster.instances() {
-        here.entry(instance.node).or_default().insert(instance.id);
+        let (service, release, over) = (instance.service, instance.release, instance.is_over());
+        here.entry(instance.node).or_default().insert(instance.id, Here { service, release, over });
         of.entry(instance.service).or_default().insert(instance.id);
         if instance.is_wanted() {
             *wanted.entry(instance.service).or_default().entry(instance.node).or_default() += 1;
@@ -129,12 +130,20 @@ fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
         }
     }
     for (ix, entry) in cluster.services() {
-        let ServiceEntry { rec, instances, on, settled } = entry;
+        let ServiceEntry { rec, instances, on, settled, spread } = entry;
         if !of.remove(&ix).unwrap_or_default().iter().eq(instances.keys()) {
             wrong(format!("the instances of {}", rec.name));
         }
         if wanted.remove(&ix).unwrap_or_default() != *on {
             wrong(format!("the nodes that {} is on", rec.name));
+        }
+        let constraints = &rec.spec_of(rec.release_to_place()).constraints;
+        let may_take = |node: &NodeEntry| node.may_place() && node.rec.satisfies(constraints);
+        let mut counts: Vec<u32> =
+            on.iter().filter(|(ix, _)| may_take(cluster.node(**ix))).map(|(_, on)| *on).collect();
+        counts.sort_unstable();
+        if spread.fewest() != counts.first().copied() || spread.nodes() as usize != counts.len() {
+            wrong(format!("how {} is spread", rec.name));
         }
         if let Some(what) = settled_disagrees(cluster, ix, settled) {
             wrong(format!("{what} of {}", rec.name));
@@ -197,13 +206,6 @@ fn place_index_agrees(cluster: &Cluster, found: &mut Vec<Violation>) {
                     ix,
                 })
                 .collect();
-            let members = cluster.place_index().members(&spec.constraints);
-            let listed = |ix: NodeIx| members.is_some_and(|members| members.contains(ix));
-            let mut nodes = cluster.nodes();
-            if nodes.any(|(ix, _)| listed(ix) != recomputed.iter().any(|candidate| candidate.ix == ix)) {
-                let what = format!("the nodes that may take {}", entry.rec.name);
-                found.push(Violation::IndexDisagrees { what });
-            }
             if recomputed != *class {
                 let what = format!("the candidates for {}", entry.rec.name);
                 found.push(Violation::IndexDisagrees { what });

@@ -19,58 +19,14 @@ pub struct Candidate {
 /// One ordered set per set of constraints in use.
 #[derive(Clone, Debug, Default)]
 pub struct PlaceIndex {
-    classes: BTreeMap<BTreeMap<String, String>, Class>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Class {
-    ordered: BTreeSet<Candidate>,
-    members: NodeSet,
-}
-
-/// A set of nodes that is asked more often than it is changed.
-#[derive(Clone, Debug, Default)]
-pub struct NodeSet {
-    bits: Vec<u64>,
-}
-
-impl NodeSet {
-    pub fn contains(&self, node: NodeIx) -> bool {
-        self.bits.get(node.0 as usize / 64).is_some_and(|word| word >> (node.0 % 64) & 1 == 1)
-    }
-
-    fn set(&mut self, node: NodeIx, is_in: bool) {
-        let word = node.0 as usize / 64;
-        if word >= self.bits.len() {
-            self.bits.resize(word + 1, 0);
-        }
-        let bit = 1 << (node.0 % 64);
-        self.bits[word] = if is_in { self.bits[word] | bit } else { self.bits[word] & !bit };
-    }
-}
-
-impl Class {
-    fn insert(&mut self, candidate: Candidate) {
-        self.members.set(candidate.ix, true);
-        self.ordered.insert(candidate);
-    }
-
-    fn remove(&mut self, candidate: &Candidate) {
-        self.members.set(candidate.ix, false);
-        self.ordered.remove(candidate);
-    }
+    classes: BTreeMap<BTreeMap<String, String>, BTreeSet<Candidate>>,
 }
 
 impl PlaceIndex {
     /// The nodes that satisfy these constraints and may take work, least utilised first. `None` if no
     /// service has these constraints.
     pub fn class(&self, constraints: &BTreeMap<String, String>) -> Option<&BTreeSet<Candidate>> {
-        self.classes.get(constraints).map(|class| &class.ordered)
-    }
-
-    /// The same nodes, for asking whether one of them is among them.
-    pub fn members(&self, constraints: &BTreeMap<String, String>) -> Option<&NodeSet> {
-        self.classes.get(constraints).map(|class| &class.members)
+        self.classes.get(constraints)
     }
 
     pub(crate) fn ensure_class(&mut self, constraints: &BTreeMap<String, String>, nodes: &[NodeEntry]) {
@@ -78,10 +34,7 @@ impl PlaceIndex {
             return;
         }
         let members = nodes.iter().enumerate().filter(|(_, node)| node.rec.satisfies(constraints));
-        let mut class = Class::default();
-        for candidate in members.filter_map(|(at, node)| candidate(NodeIx(at as u32), node)) {
-            class.insert(candidate);
-        }
+        let class = members.filter_map(|(at, node)| candidate(NodeIx(at as u32), node)).collect();
         self.classes.insert(constraints.clone(), class);
     }
 

@@ -20,12 +20,13 @@ mod record;
 mod service;
 mod settled;
 pub mod spec;
+mod spread;
 mod time;
 mod txn;
 pub mod units;
 
 pub use change::{Change, Key};
-pub use cluster::{Cluster, NodeEntry, ServiceEntry};
+pub use cluster::{Cluster, Here, NodeEntry, ServiceEntry};
 pub use codec::{CodecError, decode_record, encode_change, key_of, load_ranges};
 pub use drain::{Drain, DrainNode, DrainOptions, DrainState, Ending, NodeDrain, Return, Then};
 pub use event::{Event, EventKind};
@@ -33,7 +34,7 @@ pub use ids::{
     ClusterId, InstanceId, Life, NodeId, NodeIx, ParseIdError, ProcessEpoch, ServiceIx, ServiceName, Term,
     VolumeId,
 };
-pub use index::{Candidate, NodeSet, PlaceIndex};
+pub use index::{Candidate, PlaceIndex};
 pub use instance::{Actual, Desired, Exit, Instance};
 pub use node::{Health, Intent, MemoryCaps, Node, Resources, Role, Roles};
 pub use reason::{ALL_CODES, Code, Reason};
@@ -41,5 +42,6 @@ pub use record::{AuditEntry, Meta, Volume};
 pub use service::{Rollout, RolloutState, Service};
 pub use settled::Settled;
 pub use spec::{Kind, ServiceSpec};
+pub use spread::Spread;
 pub use time::{Millis, Time};
 pub use txn::Txn;

@@ -13,9 +13,6 @@ use model::{Candidate, Cluster, Code, NodeIx, ServiceIx, ServiceSpec, units::for
 
 /// From this many placements on, one pass over all nodes is cheaper than a search for each.
 const BULK_MIN: usize = 16;
-/// A node without the service is mostly among the first; only after so many it is worth while to find
-/// out whether there is any.
-const FREE_NODES_EXPECTED: usize = 8;
 
 /// Why nothing could be placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,11 +111,9 @@ impl Placer {
     /// Walks the nodes from the least utilised on; the first with the fewest of this service is the one.
     fn search(&self, cluster: &Cluster) -> Option<NodeIx> {
         let nodes = cluster.place_index().class(&self.spec.constraints)?;
-        let (mut best, mut fewest): (Option<Score>, u32) = (None, 0);
-        for (nth, node) in nodes.iter().enumerate() {
-            if nth == FREE_NODES_EXPECTED {
-                fewest = self.fewest(cluster, nodes.len());
-            }
+        let fewest = self.fewest(cluster, nodes.len());
+        let mut best: Option<Score> = None;
+        for node in nodes {
             if !fits(cluster, node.ix, &self.spec) {
                 continue;
             }
@@ -136,21 +131,19 @@ impl Placer {
 
     /// No node that may take it will have fewer of the service than this.
     fn fewest(&self, cluster: &Cluster, nodes: usize) -> u32 {
-        let index = cluster.place_index();
-        let (Some(entry), Some(members)) =
-            (cluster.service(self.service), index.members(&self.spec.constraints))
-        else {
+        let Some(entry) = cluster.service(self.service) else { return 0 };
+        let placed = entry.rec.spec_of(entry.rec.release_to_place());
+        // The spread is over the nodes that may take what is placed at present.
+        if placed.constraints != self.spec.constraints || (entry.spread.nodes() as usize) < nodes {
             return 0;
-        };
-        let (mut with_it, mut fewest) = (0, u32::MAX);
-        for (node, on) in entry.on.iter().filter(|(node, _)| members.contains(**node)) {
-            let stay = match self.leaving.is_empty() {
-                true => *on,
-                false => on.saturating_sub(self.leaving.get(node).copied().unwrap_or(0)),
-            };
-            (with_it, fewest) = (with_it + 1, fewest.min(stay));
         }
-        if with_it < nodes { 0 } else { fewest }
+        let takes = |ix: NodeIx| {
+            let node = cluster.node(ix);
+            node.may_place() && node.rec.satisfies(&self.spec.constraints)
+        };
+        let leaving = self.leaving.keys().filter(|node| takes(**node));
+        let leaving = leaving.map(|node| self.stay_on(cluster, *node));
+        leaving.chain(entry.spread.fewest()).min().unwrap_or(0)
     }
 
     fn next_in_bulk(&mut self, cluster: &Cluster) -> Option<NodeIx> {
