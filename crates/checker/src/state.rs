@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Candidate, Cluster, Desired, InstanceId, NodeId, NodeIx, Resources, ServiceEntry, ServiceIx, VolumeId,
+    Candidate, Cluster, Desired, Health, Here, Instance, InstanceId, Intent, NodeEntry, NodeId, NodeIx,
+    Resources, ServiceEntry, ServiceIx, Settled, Time, VolumeId,
 };
 
 use crate::{Violation, drains::nodes_are_in_one};
@@ -112,11 +113,12 @@ fn replaced_ones_are_older(cluster: &Cluster, found: &mut Vec<Violation>) {
 fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
     let mut wrong = |what: String| found.push(Violation::IndexDisagrees { what });
     // One pass over all instances, not one per node: a cluster has a million of them.
-    let mut here: BTreeMap<NodeIx, BTreeSet<InstanceId>> = BTreeMap::new();
+    let mut here: BTreeMap<NodeIx, BTreeMap<InstanceId, Here>> = BTreeMap::new();
     let mut of: BTreeMap<ServiceIx, BTreeSet<InstanceId>> = BTreeMap::new();
     let mut wanted: BTreeMap<ServiceIx, BTreeMap<NodeIx, u32>> = BTreeMap::new();
     for instance in cluster.instances() {
-        here.entry(instance.node).or_default().insert(instance.id);
+        let (service, release, over) = (instance.service, instance.release, instance.is_over());
+        here.entry(instance.node).or_default().insert(instance.id, Here { service, release, over });
         of.entry(instance.service).or_default().insert(instance.id);
         if instance.is_wanted() {
             *wanted.entry(instance.service).or_default().entry(instance.node).or_default() += 1;
@@ -128,14 +130,63 @@ fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
         }
     }
     for (ix, entry) in cluster.services() {
-        let ServiceEntry { rec, instances, on } = entry;
+        let ServiceEntry { rec, instances, on, settled, spread } = entry;
         if !of.remove(&ix).unwrap_or_default().iter().eq(instances.keys()) {
             wrong(format!("the instances of {}", rec.name));
         }
         if wanted.remove(&ix).unwrap_or_default() != *on {
             wrong(format!("the nodes that {} is on", rec.name));
         }
+        let constraints = &rec.spec_of(rec.release_to_place()).constraints;
+        let may_take = |node: &NodeEntry| node.may_place() && node.rec.satisfies(constraints);
+        let mut counts: Vec<u32> =
+            on.iter().filter(|(ix, _)| may_take(cluster.node(**ix))).map(|(_, on)| *on).collect();
+        counts.sort_unstable();
+        if spread.fewest() != counts.first().copied() || spread.nodes() as usize != counts.len() {
+            wrong(format!("how {} is spread", rec.name));
+        }
+        if let Some(what) = settled_disagrees(cluster, ix, settled) {
+            wrong(format!("{what} of {}", rec.name));
+        }
     }
+}
+
+/// What is kept of settled instances, beside what a look at every one gives.
+fn settled_disagrees(cluster: &Cluster, service: ServiceIx, kept: &Settled) -> Option<&'static str> {
+    let release = cluster.service(service)?.rec.release;
+    let stands_in = |instance: &Instance| {
+        let old = instance.replaces.and_then(|old| cluster.instance(old));
+        old.is_some_and(|old| old.service == service && old.is_wanted())
+    };
+    let may_stay = |node: &NodeEntry| {
+        node.rec.intent == Intent::Active && !node.is_draining() && node.rec.health != Health::Offline
+    };
+    let (mut since, mut others) = (BTreeMap::<Time, u32>::new(), BTreeSet::new());
+    let mut replacing: BTreeMap<InstanceId, Vec<InstanceId>> = BTreeMap::new();
+    for instance in cluster.instances_of(service) {
+        let nothing_to_decide = instance.is_available()
+            && instance.release == release
+            && may_stay(cluster.node(instance.node))
+            && !stands_in(instance);
+        match instance.healthy_since.filter(|_| nothing_to_decide) {
+            Some(at) => *since.entry(at).or_default() += 1,
+            None => {
+                others.insert(instance.id);
+            }
+        }
+        if let Some(old) = instance.replaces {
+            replacing.entry(old).or_default().push(instance.id);
+        }
+    }
+    if *kept.others() != others {
+        return Some("the unsettled instances");
+    }
+    if *kept.ready_since() != since || kept.count() != since.values().sum::<u32>() {
+        return Some("the settled instances");
+    }
+    let all = cluster.instances_of(service).map(|instance| instance.id).chain(replacing.keys().copied());
+    let wrong = |old: InstanceId| !kept.replacing(old).eq(replacing.get(&old).into_iter().flatten().copied());
+    all.into_iter().any(wrong).then_some("the replacements")
 }
 
 fn place_index_agrees(cluster: &Cluster, found: &mut Vec<Violation>) {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     AuditEntry, Change, Drain, DrainState, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeDrain,
-    NodeId, NodeIx, PlaceIndex, Resources, Service, ServiceIx, ServiceName, Volume, VolumeId,
-    feed_table::FeedTable, index,
+    NodeId, NodeIx, PlaceIndex, Resources, Service, ServiceIx, ServiceName, Settled, Spread, Volume,
+    VolumeId, feed_table::FeedTable, index, settled, spread,
 };
 
 /// A node with what is on it.
@@ -13,11 +13,26 @@ use crate::{
 pub struct NodeEntry {
     pub rec: Node,
     /// Everything placed here whose record is kept, over or not.
-    pub instances: BTreeSet<InstanceId>,
+    pub instances: BTreeMap<InstanceId, Here>,
     /// What the instances that are not over take.
     pub used: Resources,
     /// The unfinished drain that names it.
     pub drain: Option<NodeDrain>,
+}
+
+/// What a node knows of an instance on it: enough to tell what a drain has to see off, without going
+/// to a thousand records of a thousand services for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Here {
+    pub service: ServiceIx,
+    pub release: u32,
+    pub over: bool,
+}
+
+impl Here {
+    fn of(instance: &Instance) -> Here {
+        Here { service: instance.service, release: instance.release, over: instance.is_over() }
+    }
 }
 
 impl NodeEntry {
@@ -45,6 +60,28 @@ pub struct ServiceEntry {
     pub instances: BTreeMap<InstanceId, Instance>,
     /// How many wanted instances are on each node.
     pub on: BTreeMap<NodeIx, u32>,
+    /// Which of the instances need a look.
+    pub settled: Settled,
+    pub spread: Spread,
+}
+
+impl ServiceEntry {
+    /// The instances that are not settled, oldest first.
+    pub fn unsettled(&self) -> impl Iterator<Item = &Instance> {
+        let others = self.settled.others();
+        // Looking up each costs about as much as passing over this many.
+        let few = others.len() < self.instances.len() / 8;
+        let looked_up = few.then(|| others.iter().filter_map(|id| self.instances.get(id)));
+        let mut next = others.iter().peekable();
+        let passed =
+            (!few).then(|| self.instances.values().filter(move |i| next.next_if_eq(&&i.id).is_some()));
+        looked_up.into_iter().flatten().chain(passed.into_iter().flatten())
+    }
+
+    /// How many are wanted and able to take work.
+    pub fn available(&self) -> usize {
+        self.settled.count() as usize + self.unsettled().filter(|i| i.is_available()).count()
+    }
 }
 
 /// Everything that is stored, in memory.
@@ -122,9 +159,15 @@ impl Cluster {
         self.service(service).into_iter().flat_map(|entry| entry.instances.values())
     }
 
+    /// The instances of a service about which there may be something to decide, oldest first.
+    pub fn unsettled_of(&self, service: ServiceIx) -> impl Iterator<Item = &Instance> {
+        self.service(service).into_iter().flat_map(ServiceEntry::unsettled)
+    }
+
     /// The instances on a node, oldest first.
     pub fn instances_on(&self, node: NodeIx) -> impl Iterator<Item = &Instance> {
-        self.node(node).instances.iter().filter_map(|id| self.instance(*id))
+        let here = self.node(node).instances.iter();
+        here.filter_map(|(id, here)| self.service(here.service)?.instances.get(id))
     }
 
     /// The name of an instance as people see it.
@@ -225,7 +268,7 @@ impl Cluster {
             let ix = NodeIx(self.nodes.len() as u32);
             let entry = NodeEntry {
                 rec: node.clone(),
-                instances: BTreeSet::new(),
+                instances: BTreeMap::new(),
                 used: Resources::default(),
                 // Records are loaded in any order: its drain may have come first.
                 drain: self.drain_naming(&node.id),
@@ -235,10 +278,42 @@ impl Cluster {
             self.node_ix.insert(node.id.clone(), ix);
             return;
         };
-        let entry = &mut self.nodes[ix.0 as usize];
-        self.place.remove(ix, entry);
-        entry.rec = node.clone();
-        self.place.insert(ix, entry);
+        self.turn_node(ix, |entry| entry.rec = node.clone());
+    }
+
+    /// Changes a node's record or drain, and with it the indexes that depend on it: a node that closes
+    /// or opens, or is lost or found, unsettles or settles what is on it.
+    fn turn_node(&mut self, ix: NodeIx, turn: impl FnOnce(&mut NodeEntry)) {
+        let node = &mut self.nodes[ix.0 as usize];
+        let was_quiet = settled::is_quiet(node);
+        let (may_place, labels) = (node.may_place(), node.rec.labels.clone());
+        self.place.remove(ix, node);
+        turn(node);
+        self.place.insert(ix, node);
+        let quiet_changed = settled::is_quiet(node) != was_quiet;
+        let place_changed = node.may_place() != may_place || node.rec.labels != labels;
+        if !quiet_changed && !place_changed {
+            return;
+        }
+        let node = &self.nodes[ix.0 as usize];
+        let mut seen = BTreeSet::new();
+        for (id, here) in &node.instances {
+            let Some(entry) = &mut self.services[here.service.0 as usize] else { continue };
+            if quiet_changed {
+                settled::look_again(entry, &self.nodes, *id);
+            }
+            if place_changed && seen.insert(here.service) {
+                let constraints = &entry.rec.spec_of(entry.rec.release_to_place()).constraints;
+                let could =
+                    may_place && constraints.iter().all(|(key, value)| labels.get(key) == Some(value));
+                let on = entry.on.get(&ix).copied().unwrap_or(0);
+                match (could, spread::may_take(node, &entry.rec)) {
+                    (true, false) => entry.spread.take(on),
+                    (false, true) => entry.spread.add(on),
+                    (true, true) | (false, false) => {}
+                }
+            }
+        }
     }
 
     fn put_drain(&mut self, drain: &Drain) {
@@ -246,11 +321,8 @@ impl Cluster {
         for part in &drain.nodes {
             let Some(ix) = self.node_ix.get(&part.node).copied() else { continue };
             let now = self.drain_naming(&part.node);
-            let entry = &mut self.nodes[ix.0 as usize];
-            if entry.drain != now {
-                self.place.remove(ix, entry);
-                entry.drain = now;
-                self.place.insert(ix, entry);
+            if self.nodes[ix.0 as usize].drain != now {
+                self.turn_node(ix, |entry| entry.drain = now);
             }
         }
     }
@@ -276,13 +348,14 @@ impl Cluster {
         match self.service_ix.get(&service.name) {
             Some(ix) => {
                 if let Some(entry) = &mut self.services[ix.0 as usize] {
-                    entry.rec = service.clone();
+                    turn_service(entry, service, &self.nodes);
                 }
             }
             None => {
                 let ix = ServiceIx(self.services.len() as u32);
                 let (instances, on) = (BTreeMap::new(), BTreeMap::new());
-                self.services.push(Some(ServiceEntry { rec: service.clone(), instances, on }));
+                let (rec, settled, spread) = (service.clone(), Settled::default(), Spread::default());
+                self.services.push(Some(ServiceEntry { rec, instances, on, settled, spread }));
                 self.service_ix.insert(service.name.clone(), ix);
             }
         }
@@ -321,10 +394,15 @@ impl Cluster {
         };
         // Most changes are of an instance that stays where it is: its index entries stay too.
         if before.is_none() {
-            self.nodes[instance.node.0 as usize].instances.insert(instance.id);
             self.instances.insert(instance.id, instance.service);
         }
+        if before.as_ref().map(Here::of) != Some(Here::of(instance)) {
+            self.nodes[instance.node.0 as usize].instances.insert(instance.id, Here::of(instance));
+        }
         self.account(instance, took, taken(instance), was_wanted, instance.is_wanted());
+        if let Some(entry) = &mut self.services[instance.service.0 as usize] {
+            settled::rebook(entry, &self.nodes, instance.id, before.as_ref());
+        }
     }
 
     fn drop_instance(&mut self, id: InstanceId) {
@@ -333,6 +411,9 @@ impl Cluster {
         let Some(old) = entry.and_then(|entry| entry.instances.remove(&id)) else { return };
         self.account(&old, taken(&old), Resources::default(), old.is_wanted(), false);
         self.nodes[old.node.0 as usize].instances.remove(&id);
+        if let Some(entry) = &mut self.services[service.0 as usize] {
+            settled::rebook(entry, &self.nodes, id, Some(&old));
+        }
     }
 
     fn account(&mut self, of: &Instance, took: Resources, takes: Resources, was: bool, is: bool) {
@@ -361,9 +442,36 @@ impl Cluster {
             && let Some(entry) = &mut self.services[of.service.0 as usize]
         {
             let on = entry.on.entry(of.node).or_insert(0);
-            *on = if is { *on + 1 } else { on.saturating_sub(1) };
-            if *on == 0 {
+            let before = *on;
+            *on = if is { before + 1 } else { before.saturating_sub(1) };
+            let after = *on;
+            if after == 0 {
                 entry.on.remove(&of.node);
+            }
+            if spread::may_take(&self.nodes[of.node.0 as usize], &entry.rec) {
+                entry.spread.take(before);
+                entry.spread.add(after);
+            }
+        }
+    }
+}
+
+fn turn_service(entry: &mut ServiceEntry, service: &Service, nodes: &[NodeEntry]) {
+    let released = entry.rec.release != service.release;
+    let constraints = |rec: &Service| rec.spec_of(rec.release_to_place()).constraints.clone();
+    let moved = constraints(&entry.rec) != constraints(service);
+    entry.rec = service.clone();
+    if released {
+        let ids: Vec<InstanceId> = entry.instances.keys().copied().collect();
+        for id in ids {
+            settled::look_again(entry, nodes, id);
+        }
+    }
+    if moved {
+        entry.spread = Spread::default();
+        for (node, on) in &entry.on {
+            if spread::may_take(&nodes[node.0 as usize], &entry.rec) {
+                entry.spread.add(*on);
             }
         }
     }

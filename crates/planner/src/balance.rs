@@ -25,7 +25,7 @@ pub(crate) fn relieves(cluster: &Cluster, new: &Instance, old: &Instance) -> boo
 pub fn in_flight(cluster: &Cluster) -> usize {
     let moving = cluster.services().filter(|(ix, entry)| {
         entry.rec.rollout.state == RolloutState::Complete
-            && cluster.instances_of(*ix).any(|instance| {
+            && cluster.unsettled_of(*ix).any(|instance| {
                 let old = instance.replaces.and_then(|old| cluster.instance(old));
                 instance.is_wanted() && old.is_some_and(Instance::is_wanted)
             })
@@ -67,16 +67,24 @@ fn wanted_move(cluster: &Cluster, service: ServiceIx) -> Option<(InstanceId, Nod
         && spec.update.surge
         && !entry.rec.removed
         && entry.rec.rollout.state == RolloutState::Complete;
-    let wanted: Vec<&Instance> =
-        cluster.instances_of(service).filter(|instance| instance.is_wanted()).collect();
-    let steady = wanted.len() == entry.rec.count as usize
-        && wanted.iter().all(|instance| instance.release == entry.rec.release && instance.is_available());
+    let mut wanted = entry.settled.count();
+    let mut steady = true;
+    for instance in entry.unsettled().filter(|instance| instance.is_wanted()) {
+        wanted += 1;
+        steady &= instance.release == entry.rec.release && instance.is_available();
+    }
+    steady &= wanted == entry.rec.count;
     if !may || !steady {
         return None;
     }
     let none = std::iter::empty();
     let to = Placer::new(cluster, service, spec.clone(), Default::default(), none, 1).next(cluster).ok()?;
     let on = |node: NodeIx| entry.on.get(&node).copied().unwrap_or(0);
-    let victim = wanted.into_iter().max_by_key(|instance| (on(instance.node), instance.id))?;
-    (on(victim.node) >= on(to) + DIFFERENCE_MIN).then_some((victim.id, to))
+    let most = entry.on.values().copied().max()?;
+    if most < on(to) + DIFFERENCE_MIN {
+        return None;
+    }
+    let wanted = entry.instances.values().filter(|instance| instance.is_wanted());
+    let victim = wanted.max_by_key(|instance| (on(instance.node), instance.id))?;
+    Some((victim.id, to))
 }

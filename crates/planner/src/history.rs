@@ -12,7 +12,7 @@ pub fn to_forget(cluster: &Cluster, service: ServiceIx) -> Vec<InstanceId> {
     let Some(entry) = cluster.service(service) else { return Vec::new() };
     // A batch instance that is done is what says that its slot needs no other.
     let needed = |instance: &Instance| !entry.rec.removed && settles_its_slot(&entry.rec, instance);
-    let over = cluster.instances_of(service).filter(|instance| instance.is_over() && !needed(instance));
+    let over = entry.unsettled().filter(|instance| instance.is_over() && !needed(instance));
     let over: Vec<InstanceId> = over.map(|instance| instance.id).collect();
     let kept = if entry.rec.removed { 0 } else { HISTORY_KEPT };
     over[..over.len().saturating_sub(kept)].to_vec()

@@ -58,8 +58,9 @@ pub struct Placer {
     spec: std::sync::Arc<ServiceSpec>,
     /// Nodes on which it failed lately: taken only if there is no other.
     avoid: BTreeSet<NodeIx>,
-    /// How many of the service are on each node and will stay.
-    on: BTreeMap<NodeIx, u32>,
+    service: ServiceIx,
+    /// Nodes that will have so many fewer of the service than they have.
+    leaving: BTreeMap<NodeIx, u32>,
     bulk: Option<BinaryHeap<Reverse<Score>>>,
 }
 
@@ -74,52 +75,75 @@ impl Placer {
         leaving: impl Iterator<Item = NodeIx>,
         how_many: usize,
     ) -> Placer {
-        let mut on = cluster.service(service).map(|entry| entry.on.clone()).unwrap_or_default();
+        let mut fewer: BTreeMap<NodeIx, u32> = BTreeMap::new();
         for node in leaving {
-            on.entry(node).and_modify(|count| *count = count.saturating_sub(1));
+            *fewer.entry(node).or_default() += 1;
         }
-        let mut placer = Placer { spec, avoid, on, bulk: None };
+        let mut placer = Placer { spec, avoid, service, leaving: fewer, bulk: None };
         if how_many >= BULK_MIN {
             let nodes = cluster.place_index().class(&placer.spec.constraints);
-            let scores = nodes.into_iter().flatten().map(|node| Reverse(placer.score(node)));
+            let scores = nodes.into_iter().flatten().map(|node| Reverse(placer.score(cluster, node)));
             placer.bulk = Some(scores.collect());
         }
         placer
     }
 
-    /// The node for the next instance.
+    /// The node for the next instance. What it said before is in the cluster by then.
     pub fn next(&mut self, cluster: &Cluster) -> Result<NodeIx, Wait> {
         let found = match &self.bulk {
             Some(_) => self.next_in_bulk(cluster),
             None => self.search(cluster),
         };
-        let node = found.ok_or_else(|| why_not(cluster, &self.spec))?;
-        *self.on.entry(node).or_insert(0) += 1;
-        Ok(node)
+        found.ok_or_else(|| why_not(cluster, &self.spec))
     }
 
-    fn score(&self, node: &Candidate) -> Score {
-        let on = self.on.get(&node.ix).copied().unwrap_or(0);
+    fn score(&self, cluster: &Cluster, node: &Candidate) -> Score {
+        let on = self.stay_on(cluster, node.ix);
         (self.avoid.contains(&node.ix), on, node.utilisation, node.id.clone(), node.ix)
     }
 
-    /// Walks the nodes from the least utilised on; the first without this service is the one.
+    /// How many of the service are on a node and will stay.
+    fn stay_on(&self, cluster: &Cluster, node: NodeIx) -> u32 {
+        let on = cluster.service(self.service).and_then(|entry| entry.on.get(&node)).copied().unwrap_or(0);
+        on.saturating_sub(self.leaving.get(&node).copied().unwrap_or(0))
+    }
+
+    /// Walks the nodes from the least utilised on; the first with the fewest of this service is the one.
     fn search(&self, cluster: &Cluster) -> Option<NodeIx> {
         let nodes = cluster.place_index().class(&self.spec.constraints)?;
+        let fewest = self.fewest(cluster, nodes.len());
         let mut best: Option<Score> = None;
         for node in nodes {
             if !fits(cluster, node.ix, &self.spec) {
                 continue;
             }
-            let score = self.score(node);
-            if !score.0 && score.1 == 0 {
-                return Some(node.ix);
-            }
+            let score = self.score(cluster, node);
             if best.as_ref().is_none_or(|best| score < *best) {
                 best = Some(score);
             }
+            // No other has fewer, and those that follow are used more.
+            if best.as_ref().is_some_and(|best| !best.0 && best.1 <= fewest) {
+                break;
+            }
         }
         best.map(|score| score.4)
+    }
+
+    /// No node that may take it will have fewer of the service than this.
+    fn fewest(&self, cluster: &Cluster, nodes: usize) -> u32 {
+        let Some(entry) = cluster.service(self.service) else { return 0 };
+        let placed = entry.rec.spec_of(entry.rec.release_to_place());
+        // The spread is over the nodes that may take what is placed at present.
+        if placed.constraints != self.spec.constraints || (entry.spread.nodes() as usize) < nodes {
+            return 0;
+        }
+        let takes = |ix: NodeIx| {
+            let node = cluster.node(ix);
+            node.may_place() && node.rec.satisfies(&self.spec.constraints)
+        };
+        let leaving = self.leaving.keys().filter(|node| takes(**node));
+        let leaving = leaving.map(|node| self.stay_on(cluster, *node));
+        leaving.chain(entry.spread.fewest()).min().unwrap_or(0)
     }
 
     fn next_in_bulk(&mut self, cluster: &Cluster) -> Option<NodeIx> {
@@ -128,7 +152,7 @@ impl Placer {
             let Reverse(score) = heap.pop()?;
             let ix = score.4;
             let node = Candidate { utilisation: cluster.utilisation(ix), id: score.3.clone(), ix };
-            let fresh = self.score(&node);
+            let fresh = self.score(cluster, &node);
             let unchanged = fresh == score;
             if !fits(cluster, ix, &self.spec) {
                 continue;

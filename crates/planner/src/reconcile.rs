@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use model::{
     Actual, Change, Cluster, Code, Desired, Instance, InstanceId, Kind, Millis, NodeIx, Reason, Service,
-    ServiceIx, ServiceSpec, Time, Txn,
+    ServiceEntry, ServiceIx, ServiceSpec, Time, Txn,
 };
 
 use crate::{
@@ -86,13 +86,23 @@ impl Plan<'_, '_> {
         self.txn
     }
 
-    pub fn service_rec(&self) -> &Service {
+    pub fn service_entry(&self) -> &ServiceEntry {
         // `reconcile` looked it up, and nothing here drops a service before it is done.
-        &self.txn.service(self.service).expect("the service is there while it is planned").rec
+        self.txn.service(self.service).expect("the service is there while it is planned")
+    }
+
+    pub fn service_rec(&self) -> &Service {
+        &self.service_entry().rec
     }
 
     pub fn instances(&self) -> impl Iterator<Item = &Instance> {
         self.txn.instances_of(self.service)
+    }
+
+    /// Those about which there may be something to decide: all but what is wanted, ready, of the
+    /// release that is asked for and where it may stay.
+    pub fn unsettled(&self) -> impl Iterator<Item = &Instance> {
+        self.txn.unsettled_of(self.service)
     }
 
     pub fn wake_at(&mut self, at: Time) {
@@ -115,7 +125,7 @@ impl Plan<'_, '_> {
         if rec.spec().kind == Kind::System || rec.spec().is_stateful() {
             return;
         }
-        let lost = self.instances().filter(|instance| {
+        let lost = self.unsettled().filter(|instance| {
             !instance.is_over()
                 && instance.actual != Actual::Lost
                 && self.txn.node(instance.node).rec.is_offline()
@@ -132,7 +142,7 @@ impl Plan<'_, '_> {
     /// What ended by itself is not wanted back: should its node ever find it running, it is to stop. A
     /// batch instance that is done stays as it is; that is what says so.
     fn give_up_ended(&mut self) {
-        let ended = self.instances().filter(|instance| {
+        let ended = self.unsettled().filter(|instance| {
             instance.is_over() && instance.desired == Desired::Running && !instance.is_complete()
         });
         let ended: Vec<Instance> = ended.cloned().collect();
@@ -276,7 +286,7 @@ impl Plan<'_, '_> {
 
     /// Instances of a release that failed lately, newest last; of one slot only, if given.
     fn failures(&self, release: u32, slot: Option<u32>) -> impl Iterator<Item = (Time, NodeIx, Code)> {
-        self.instances().filter_map(move |instance| {
+        self.unsettled().filter_map(move |instance| {
             let ended = instance.ended_at?;
             let failed = instance.actual == Actual::Failed || instance.reason == Some(Code::Unhealthy);
             let counts = instance.is_over()
@@ -336,12 +346,14 @@ impl Plan<'_, '_> {
 
     /// A check-less instance is ready at once and proven only later; nothing else happens then.
     pub fn wake_when_proven(&mut self) {
-        let rec = self.service_rec();
-        let due = self.instances().filter(|instance| instance.is_available()).filter_map(|instance| {
-            let at = instance.healthy_since? + rec.spec_of(instance.release).migrate.min_healthy_time;
+        let entry = self.service_entry();
+        let held = |release: u32| entry.rec.spec_of(release).migrate.min_healthy_time;
+        let due = entry.unsettled().filter(|instance| instance.is_available()).filter_map(|instance| {
+            let at = instance.healthy_since? + held(instance.release);
             (at > self.now).then_some(at)
         });
-        if let Some(at) = due.min() {
+        let settled = entry.settled.next_proven(self.now, held(entry.rec.release));
+        if let Some(at) = due.chain(settled).min() {
             self.wake_at(at);
         }
     }

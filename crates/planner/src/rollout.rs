@@ -58,7 +58,7 @@ fn complete(service: &mut Service) {
 /// The reason of a failed release: what the last thing that went wrong said.
 fn failed(plan: &Plan<'_, '_>, progress: &Progress) -> RolloutState {
     let rec = plan.service_rec();
-    let newest = plan.instances().filter(|instance| instance.release == rec.release);
+    let newest = plan.unsettled().filter(|instance| instance.release == rec.release);
     let broken = newest.filter(|instance| {
         instance.actual == Actual::Failed || (instance.is_wanted() && !instance.is_available())
     });
@@ -88,7 +88,8 @@ pub(crate) fn drop_unused_releases(plan: &mut Plan<'_, '_>) {
         return;
     }
     let mut used: BTreeSet<u32> =
-        plan.instances().filter(|instance| !instance.is_over()).map(|i| i.release).collect();
+        plan.unsettled().filter(|instance| !instance.is_over()).map(|i| i.release).collect();
+    // What is settled is of this one.
     used.insert(rec.release);
     used.extend(rec.healthy);
     if rec.releases.keys().all(|release| used.contains(release)) {

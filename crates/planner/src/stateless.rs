@@ -20,7 +20,7 @@ const REPLACEMENT_TRIES_MAX: usize = 3;
 const REPLACEMENT_WINDOW: Millis = Millis::secs(3600);
 
 /// An instance that is wanted, as far as replacing it is concerned.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Member {
     id: InstanceId,
     /// Of the release that is asked for and on a node that it may stay on.
@@ -43,12 +43,13 @@ pub(crate) fn plan(plan: &mut Plan<'_, '_>) {
     let no_room = retire_surplus(plan);
     let missing_code = fill(plan).or(no_room);
     let members = members(plan);
-    let old: Vec<&Member> = members.iter().filter(|member| !member.current).collect();
+    let ready = members.named.iter().filter(|member| member.newest && member.proven).count();
+    let ready = ready + members.rest_proven;
     let progress = Progress {
-        ready: members.iter().filter(|member| member.newest && member.proven).count() as u32,
-        done: old.is_empty()
-            && members.len() == plan.service_rec().count as usize
-            && members.iter().all(|member| member.newest && member.proven),
+        ready: ready as u32,
+        done: members.named.iter().all(|member| member.current)
+            && members.total() == plan.service_rec().count as usize
+            && members.total() == ready,
         waiting_for: missing_code,
     };
     plan.wake_when_proven();
@@ -60,24 +61,82 @@ fn surges(plan: &Plan<'_, '_>) -> bool {
     spec.update.surge && spec.migrate.surge
 }
 
-fn members(plan: &Plan<'_, '_>) -> Vec<Member> {
+/// What is wanted of a service: those about which there may be something to decide, and how many there
+/// are beside them.
+struct Members {
+    named: Vec<Member>,
+    /// Settled ones that nobody replaces: current, newest, available, and in nobody's stead.
+    rest: usize,
+    rest_proven: usize,
+}
+
+impl Members {
+    fn total(&self) -> usize {
+        self.named.len() + self.rest
+    }
+}
+
+fn members(plan: &Plan<'_, '_>) -> Members {
+    let entry = plan.service_entry();
+    // One that stands in for another is unsettled; the other may be settled, and is looked at with it.
+    let mut ids: BTreeSet<InstanceId> = BTreeSet::new();
+    let mut unsettled = 0;
+    for instance in entry.unsettled().filter(|instance| instance.is_wanted()) {
+        unsettled += usize::from(ids.insert(instance.id));
+        let old = instance.replaces.filter(|old| !entry.settled.others().contains(old));
+        ids.extend(old.filter(|old| entry.instances.get(old).is_some_and(Instance::is_wanted)));
+    }
+    let named = look_at(plan, ids.iter().filter_map(|id| entry.instances.get(id)));
+    let pulled = ids.len() - unsettled;
+    let held = entry.rec.spec().migrate.min_healthy_time;
+    let proven_pulled =
+        named.iter().filter(|member| !entry.settled.others().contains(&member.id) && member.proven);
+    let rest_proven = entry.settled.proven(plan.now, held) as usize - proven_pulled.count();
+    let rest = entry.settled.count() as usize - pulled;
+    let members = Members { named, rest, rest_proven };
+    debug_assert!(agree(&members, every_member(plan)), "what is settled needs no look");
+    members
+}
+
+/// Whether those that are not named are as they are taken to be.
+fn agree(members: &Members, every: Members) -> bool {
+    let named: BTreeSet<InstanceId> = members.named.iter().map(|member| member.id).collect();
+    let (named, rest): (Vec<Member>, Vec<Member>) =
+        every.named.into_iter().partition(|member| named.contains(&member.id));
+    let quiet = |member: &Member| {
+        let stays = member.current && member.newest && member.leave == Leave::No;
+        stays && member.available && !member.spare && !member.replaced
+    };
+    named == members.named
+        && rest.len() == members.rest
+        && rest.iter().filter(|member| member.proven).count() == members.rest_proven
+        && rest.iter().all(quiet)
+}
+
+/// Every wanted one by itself.
+fn every_member(plan: &Plan<'_, '_>) -> Members {
+    let wanted = plan.instances().filter(|instance| instance.is_wanted());
+    Members { named: look_at(plan, wanted), rest: 0, rest_proven: 0 }
+}
+
+fn look_at<'a>(plan: &'a Plan<'_, '_>, wanted: impl Iterator<Item = &'a Instance>) -> Vec<Member> {
     let rec = plan.service_rec();
     let failed = matches!(rec.rollout.state, RolloutState::Failed { .. });
-    let entry_on = plan.cluster().service(plan.service).map(|entry| &entry.on);
-    let coming: BTreeSet<InstanceId> = plan
-        .instances()
-        .filter(|instance| instance.is_wanted())
-        .filter_map(|instance| instance.replaces)
-        .collect();
+    let on = &plan.service_entry().on;
+    // Whoever stands in for one that is wanted is unsettled.
+    let stand_ins = || {
+        let wanted = plan.unsettled().filter(|instance| instance.is_wanted());
+        wanted.filter_map(|new| Some((new, new.replaces?)))
+    };
+    let coming: BTreeSet<InstanceId> = stand_ins().map(|(_, old)| old).collect();
     let stays = |id: InstanceId| {
         let instance = plan.cluster().instance(id).filter(|instance| instance.is_wanted());
         instance.is_some_and(|i| plan.leave(i) == Leave::No && (i.release == rec.release || failed))
     };
     let complete = rec.rollout.state == RolloutState::Complete;
-    let relieved: BTreeSet<InstanceId> = plan
-        .instances()
-        .filter(|instance| complete && instance.is_wanted())
-        .filter_map(|new| Some((new, plan.cluster().instance(new.replaces?)?)))
+    let relieved: BTreeSet<InstanceId> = stand_ins()
+        .filter(|_| complete)
+        .filter_map(|(new, old)| Some((new, plan.cluster().instance(old)?)))
         .filter(|(new, old)| relieves(plan.cluster(), new, old))
         .map(|(_, old)| old.id)
         .collect();
@@ -95,10 +154,10 @@ fn members(plan: &Plan<'_, '_>) -> Vec<Member> {
             leave,
             spare: instance.replaces.is_some_and(|old| stays(old) && !relieved.contains(&old)),
             replaced: coming.contains(&instance.id),
-            crowd: entry_on.and_then(|on| on.get(&instance.node)).copied().unwrap_or(0),
+            crowd: on.get(&instance.node).copied().unwrap_or(0),
         }
     };
-    plan.instances().filter(|instance| instance.is_wanted()).map(member).collect()
+    wanted.map(member).collect()
 }
 
 /// A release that failed leaves nothing behind but what became ready.
@@ -109,7 +168,7 @@ fn drop_failed_release(plan: &mut Plan<'_, '_>) {
         return;
     }
     let broken: Vec<InstanceId> = plan
-        .instances()
+        .unsettled()
         .filter(|instance| {
             instance.is_wanted() && instance.release == plan.service_rec().release && !instance.is_available()
         })
@@ -128,7 +187,7 @@ fn drop_unhealthy_replacements(plan: &mut Plan<'_, '_>) {
         let complete = plan.service_rec().rollout.state == RolloutState::Complete;
         old.is_some_and(|old| old.is_wanted() && (complete || plan.leave(old) == Leave::Move))
     };
-    let waiting = plan.instances().filter(|i| i.is_wanted() && !i.is_available()).filter(moved);
+    let waiting = plan.unsettled().filter(|i| i.is_wanted() && !i.is_available()).filter(moved);
     let waiting: Vec<(InstanceId, model::Time)> = waiting.map(|i| (i.id, i.created_at + deadline)).collect();
     for (id, due) in waiting {
         if due <= plan.now {
@@ -141,7 +200,7 @@ fn drop_unhealthy_replacements(plan: &mut Plan<'_, '_>) {
 
 /// How many replacements of instances on draining nodes have failed lately.
 fn failed_replacements(plan: &Plan<'_, '_>, release: u32) -> usize {
-    let failed = plan.instances().filter(|instance| {
+    let failed = plan.unsettled().filter(|instance| {
         let failed = instance.actual == Actual::Failed || instance.reason == Some(Code::Unhealthy);
         let lately = plan.now.since(instance.created_at) < REPLACEMENT_WINDOW;
         failed
@@ -169,8 +228,13 @@ fn retire_surplus(plan: &mut Plan<'_, '_>) -> Option<Code> {
     let count = plan.service_rec().count as usize;
     let surge = surges(plan);
     let mut members = members(plan);
-    let budget = budget(plan, &members);
-    members.sort_by_key(|member| {
+    let old = |members: &Members| members.named.iter().filter(|member| !member.current).count();
+    // Of current ones some go only if there are too many of those alone; then it is for each to see.
+    if members.total() - old(&members) > count {
+        members = every_member(plan);
+    }
+    let budget = budget(plan, &members.named);
+    members.named.sort_by_key(|member| {
         // Of the old, those that must leave their node go sooner, and those that go anyway first of
         // all: they stand in for nobody.
         let stays = match member.leave {
@@ -182,11 +246,12 @@ fn retire_surplus(plan: &mut Plan<'_, '_>) -> Option<Code> {
         let waits = (!member.replaced, Reverse((member.crowd, member.id)));
         (member.current, stays, member.available, !member.spare, waits)
     });
-    let proven_current = members.iter().filter(|member| member.current && member.proven).count();
-    let mut old = members.iter().filter(|member| !member.current).count();
+    let (mut old, mut total, mut short) = (old(&members), members.total(), 0);
+    let rest_proven = members.rest_proven;
+    let members = members.named;
+    let proven_current =
+        members.iter().filter(|member| member.current && member.proven).count() + rest_proven;
     let mut old_available = members.iter().filter(|member| !member.current && member.available).count();
-    let mut short = 0;
-    let mut total = members.len();
     for member in &members {
         let go = match (member.current, surge) {
             // Only what is beyond the count, and only once nothing old is left to go instead.
@@ -222,8 +287,8 @@ fn fill(plan: &mut Plan<'_, '_>) -> Option<Code> {
     let (count, release) = (plan.service_rec().count as usize, plan.service_rec().release_to_place());
     let surge = surges(plan);
     let members = members(plan);
-    let old: Vec<&Member> = members.iter().filter(|member| !member.current).collect();
-    let total = members.len();
+    let old: Vec<&Member> = members.named.iter().filter(|member| !member.current).collect();
+    let total = members.total();
     if !surge {
         // One that is on its way out still runs: its place is free when its node says so.
         let missing = count.saturating_sub(total + leaving(plan));
@@ -235,7 +300,7 @@ fn fill(plan: &mut Plan<'_, '_>) -> Option<Code> {
         return code;
     }
     let extra = total.saturating_sub(count);
-    let more = old.len().saturating_sub(extra).min(budget(plan, &members).saturating_sub(extra));
+    let more = old.len().saturating_sub(extra).min(budget(plan, &members.named).saturating_sub(extra));
     let mut replaced: Vec<&&Member> = old.iter().filter(|member| !member.replaced).collect();
     replaced.sort_by_key(|member| (member.leave == Leave::No, member.id));
     let moves = replaced.iter().take(more).any(|member| member.leave == Leave::Move);
@@ -260,5 +325,5 @@ fn leaving(plan: &Plan<'_, '_>) -> usize {
     let leaving = |instance: &&Instance| {
         !instance.is_wanted() && !instance.is_over() && instance.actual != Actual::Lost
     };
-    plan.instances().filter(leaving).count()
+    plan.unsettled().filter(leaving).count()
 }

@@ -1,6 +1,8 @@
 //! Which instances must leave their node, and how.
 
-use model::{Cluster, Instance, Intent, Kind, NodeEntry};
+use model::{Cluster, Instance, Intent, Kind, NodeEntry, ServiceIx};
+
+use super::queue::left;
 
 /// How a unit leaves a node differs by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,8 +35,12 @@ impl Class {
 }
 
 pub fn class_of(cluster: &Cluster, instance: &Instance) -> Class {
-    let Some(entry) = cluster.service(instance.service) else { return Class::Stateless };
-    let spec = entry.rec.spec_of(instance.release);
+    class_of_release(cluster, instance.service, instance.release)
+}
+
+pub(super) fn class_of_release(cluster: &Cluster, service: ServiceIx, release: u32) -> Class {
+    let Some(entry) = cluster.service(service) else { return Class::Stateless };
+    let spec = entry.rec.spec_of(release);
     match spec.kind {
         Kind::Batch => Class::Batch,
         Kind::System => Class::System,
@@ -81,11 +87,9 @@ fn by_drain(cluster: &Cluster, node: &NodeEntry, instance: &Instance, class: Cla
 /// stateful ones that an operator has acknowledged.
 fn nothing_else_left(cluster: &Cluster, instance: &Instance) -> bool {
     let acknowledged = cluster.node(instance.node).drain.as_ref().is_some_and(|drain| drain.ack_stateful);
-    cluster.instances_on(instance.node).filter(|other| !other.is_over()).all(|other| {
-        match class_of(cluster, other) {
-            Class::System => true,
-            Class::Stateful => acknowledged,
-            Class::Stateless | Class::Batch => false,
-        }
+    left(cluster, instance.node, false).all(|(_, class)| match class {
+        Class::System => true,
+        Class::Stateful => acknowledged,
+        Class::Stateless | Class::Batch => false,
     })
 }

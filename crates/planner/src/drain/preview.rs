@@ -68,8 +68,10 @@ pub fn preview(cluster: &Cluster, node: &str, options: &DrainOptions, limits: Li
         let pause = hold.max(STOP_GUESS);
         (out.eta, at) = (Millis(out.eta.0 + pause.0), at + pause);
     }
-    for instance in remaining(&world, ix) {
-        leftover(&world, instance, &mut out, now);
+    for (id, _) in remaining(&world, ix) {
+        if let Some(instance) = world.instance(id) {
+            leftover(&world, instance, &mut out, now);
+        }
     }
     out
 }
@@ -97,7 +99,7 @@ fn round(
     wave: u32,
 ) -> (usize, Millis) {
     let mut hold = Millis::ZERO;
-    let before: BTreeSet<InstanceId> = remaining(world, ix).iter().map(|instance| instance.id).collect();
+    let before: BTreeSet<InstanceId> = remaining(world, ix).map(|(id, _)| id).collect();
     plan_all(world, ids, ix, limits, now, out);
     let fresh: Vec<_> = world
         .instances()
@@ -128,7 +130,7 @@ fn round(
         (instance.exit, instance.ended_at) = (Some(Exit::Code(0)), Some(now));
         world.apply(&Change::Instance(instance));
     }
-    let gone = before.len() - remaining(world, ix).iter().filter(|i| before.contains(&i.id)).count();
+    let gone = before.len() - remaining(world, ix).filter(|(id, _)| before.contains(id)).count();
     (gone, hold)
 }
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use model::{
-    Change, Cluster, Code, Drain, DrainNode, DrainState, Ending, Instance, Intent, Millis, Node, NodeIx,
-    ServiceIx, Then, Time, Txn,
+    Change, Cluster, Code, Drain, DrainNode, DrainState, Ending, Instance, InstanceId, Intent, Millis, Node,
+    NodeIx, ServiceIx, Then, Time, Txn,
 };
 
-use super::leave::{Class, class_of};
+use super::leave::{Class, class_of, class_of_release};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -102,17 +102,12 @@ fn follow_ending(txn: &mut Txn<'_>, part: &DrainNode) {
 /// Nodes that use a slot. One with nothing but blockers left gives it back.
 fn busy(cluster: &Cluster) -> u32 {
     let draining = cluster.nodes().filter(|(ix, node)| {
-        node.is_draining() && {
-            let units = remaining(cluster, *ix);
-            units.is_empty() || units.iter().any(|unit| !blocked(cluster, unit))
-        }
+        let included = node.drain.as_ref().is_some_and(|drain| drain.include_stateful);
+        let mut units = remaining(cluster, *ix).map(|(_, class)| class == Class::Stateful && !included);
+        // The first that is not blocked will do, and nothing left at all is no blocker either.
+        node.is_draining() && units.next().is_none_or(|blocked| !blocked || units.any(|blocked| !blocked))
     });
     draining.count() as u32
-}
-
-fn blocked(cluster: &Cluster, instance: &Instance) -> bool {
-    let included = cluster.node(instance.node).drain.as_ref().is_some_and(|drain| drain.include_stateful);
-    class_of(cluster, instance) == Class::Stateful && !included
 }
 
 fn begin(txn: &Txn<'_>, part: &mut DrainNode) {
@@ -121,22 +116,25 @@ fn begin(txn: &Txn<'_>, part: &mut DrainNode) {
     part.started_at = Some(now);
     part.progress_at = Some(now);
     part.deadline = part.options.deadline.map(|span| now + span);
-    part.total = txn.node_ix(part.node.as_str()).map_or(0, |ix| units(txn, ix, &part.options).len() as u32);
+    let units = |ix| left(txn, ix, part.options.ignore_system).count() as u32;
+    part.total = txn.node_ix(part.node.as_str()).map_or(0, units);
 }
 
 /// What a drain of this node still has to see off: everything the node has not reported stopped.
-pub fn remaining(cluster: &Cluster, node: NodeIx) -> Vec<&Instance> {
+pub fn remaining(cluster: &Cluster, node: NodeIx) -> impl Iterator<Item = (InstanceId, Class)> {
     let ignore_system = cluster.node(node).drain.as_ref().is_some_and(|drain| drain.ignore_system);
-    left_on(cluster, node, ignore_system)
+    left(cluster, node, ignore_system)
 }
 
-fn units<'a>(cluster: &'a Cluster, node: NodeIx, options: &model::DrainOptions) -> Vec<&'a Instance> {
-    left_on(cluster, node, options.ignore_system)
-}
-
-fn left_on(cluster: &Cluster, node: NodeIx, ignore_system: bool) -> Vec<&Instance> {
-    let running = cluster.instances_on(node).filter(|instance| !instance.is_over());
-    running.filter(|instance| !ignore_system || class_of(cluster, instance) != Class::System).collect()
+/// What runs on a node as far as anybody knows, oldest first.
+pub(super) fn left(
+    cluster: &Cluster,
+    node: NodeIx,
+    ignore_system: bool,
+) -> impl Iterator<Item = (InstanceId, Class)> {
+    let running = cluster.node(node).instances.iter().filter(|(_, here)| !here.over);
+    let units = running.map(|(id, here)| (*id, class_of_release(cluster, here.service, here.release)));
+    units.filter(move |(_, class)| !ignore_system || *class != Class::System)
 }
 
 /// One look at a node that drains.
@@ -149,23 +147,25 @@ fn step(txn: &Txn<'_>, part: &mut DrainNode, limits: Limits) {
         return end(part, Ending::NodeLost, now);
     }
     part.deadline_reached |= part.deadline.is_some_and(|deadline| deadline <= now);
-    let left = units(txn, ix, &part.options);
-    let done = part.total.saturating_sub(left.len() as u32);
+    let (mut units, mut stateful) = (0, Vec::new());
+    for (id, class) in left(txn, ix, part.options.ignore_system) {
+        units += 1;
+        stateful.extend((class == Class::Stateful).then_some(id));
+    }
+    let done = part.total.saturating_sub(units);
     if done > part.done {
         (part.done, part.progress_at) = (done, Some(now));
     }
-    let stateful = |instance: &&&Instance| class_of(txn, instance) == Class::Stateful;
-    let stays = left.iter().filter(stateful).count();
-    part.blocked = stays > 0 && !part.options.include_stateful && !part.options.ack_stateful;
+    part.blocked = !stateful.is_empty() && !part.options.include_stateful && !part.options.ack_stateful;
     part.stalled = part.progress_at.is_some_and(|at| now.since(at) >= limits.stall_after);
-    if left.is_empty() && (part.deadline_reached || replacements_are_up(txn, ix, part)) {
+    if units == 0 && (part.deadline_reached || replacements_are_up(txn, ix, part)) {
         return end(part, Ending::Drained, now);
     }
     let may_stay = !part.options.include_stateful && (part.options.ack_stateful || part.deadline_reached);
-    if !left.is_empty() && stays == left.len() && may_stay {
+    if units > 0 && stateful.len() == units as usize && may_stay {
         let unit =
-            |instance: &&Instance| (format!("instance/{}", txn.instance_name(instance)), Code::VolumeLocal);
-        part.left = left.iter().map(unit).collect();
+            |instance: &Instance| (format!("instance/{}", txn.instance_name(instance)), Code::VolumeLocal);
+        part.left = stateful.iter().filter_map(|id| txn.instance(*id)).map(unit).collect();
         end(part, Ending::DrainedExcept, now);
     }
 }
@@ -184,7 +184,6 @@ fn replacements_are_up(cluster: &Cluster, node: NodeIx, part: &DrainNode) -> boo
     let services: BTreeSet<ServiceIx> = stateless.map(|instance| instance.service).collect();
     services.into_iter().all(|service| {
         let Some(entry) = cluster.service(service) else { return true };
-        let up = cluster.instances_of(service).filter(|other| other.is_available());
-        entry.rec.removed || up.count() >= entry.rec.count as usize
+        entry.rec.removed || entry.available() >= entry.rec.count as usize
     })
 }

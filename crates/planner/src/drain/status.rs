@@ -1,7 +1,5 @@
 //! What remains on a draining node, what it waits for and what blocks it.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use model::{
     Cluster, Code, Desired, DrainNode, DrainState, Instance, InstanceId, Millis, Reason, ServiceIx, Time,
 };
@@ -48,8 +46,7 @@ pub fn status(cluster: &Cluster, part: &DrainNode, seen: &Seen<'_>, now: Time) -
         |instance: &Instance| part.options.ignore_system && class_of(cluster, instance) == Class::System;
     let left = cluster.instances_on(ix).filter(|instance| !instance.is_over() && !ignored(instance));
     let left: Vec<&Instance> = left.collect();
-    let coming = replacements(cluster, &left);
-    let show = |instance: &&Instance| unit(cluster, part, instance, coming.get(&instance.id).copied(), seen);
+    let show = |instance: &&Instance| unit(cluster, part, instance, replacement(cluster, instance), seen);
     let units: Vec<UnitStatus> = left.iter().map(show).collect();
     let progress = match (part.state, part.total) {
         (DrainState::Queued, _) => 0.0,
@@ -126,16 +123,12 @@ fn waits_for(
     (Code::MaxParallel, false, "others of its service are on the move".to_owned(), part.started_at)
 }
 
-/// What takes the place of what, in the services that have something on the node. Looked up once: a
-/// search per unit would go through a large service a thousand times.
-fn replacements<'a>(cluster: &'a Cluster, left: &[&Instance]) -> BTreeMap<InstanceId, &'a Instance> {
-    let services: BTreeSet<ServiceIx> = left.iter().map(|instance| instance.service).collect();
-    let wanted = services.into_iter().flat_map(|service| cluster.instances_of(service));
-    wanted
-        // One on a node that is to be left as well helps nobody.
-        .filter(|instance| instance.is_wanted() && !cluster.node(instance.node).is_closed())
-        .filter_map(|instance| Some((instance.replaces?, instance)))
-        .collect()
+/// What takes the place of an instance.
+fn replacement<'a>(cluster: &'a Cluster, instance: &Instance) -> Option<&'a Instance> {
+    let entry = cluster.service(instance.service)?;
+    let coming = entry.settled.replacing(instance.id).filter_map(|id| entry.instances.get(&id));
+    // One on a node that is to be left as well helps nobody.
+    coming.filter(|new| new.is_wanted() && !cluster.node(new.node).is_closed()).last()
 }
 
 fn estimate(

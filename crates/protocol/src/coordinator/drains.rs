@@ -123,7 +123,7 @@ impl Coordinator {
             let message = "no open candidate would be left to coordinate the cluster";
             return Err(ApiError::new(ErrorKind::NotNow, "no_candidate_left", message));
         }
-        let busy = nodes.iter().any(|ix| !drain::remaining(&self.cluster, *ix).is_empty());
+        let busy = nodes.iter().any(|ix| drain::remaining(&self.cluster, *ix).next().is_some());
         if busy && !open(|node| node.roles.worker) {
             let message = "no open node would be left to take what runs there";
             return Err(ApiError::new(ErrorKind::Refused, "no_node_left", message));

@@ -378,8 +378,7 @@ impl Coordinator {
     /// Everything with instances on a node is looked at again when its health changes, and system
     /// services always.
     pub(super) fn health_follows(&mut self, node: NodeIx) {
-        let here: Vec<_> = self.cluster.instances_on(node).map(|instance| instance.service).collect();
-        self.dirty.extend(here);
+        self.dirty.extend(self.cluster.node(node).instances.values().map(|here| here.service));
         let system =
             self.cluster.services().filter(|(_, entry)| entry.rec.spec().kind == model::Kind::System);
         let system: Vec<_> = system.map(|(ix, _)| ix).collect();
