@@ -22,6 +22,8 @@ mod tests;
 #[cfg(test)]
 mod walk;
 mod withdraw;
+#[cfg(test)]
+mod withdraw_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
