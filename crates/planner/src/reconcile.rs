@@ -4,8 +4,8 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use model::{
-    Actual, Change, Cluster, Code, Desired, Instance, InstanceId, Intent, Kind, Millis, NodeIx, Reason, Service,
-    ServiceIx, ServiceSpec, Time, Txn,
+    Actual, Change, Cluster, Code, Desired, Instance, InstanceId, Intent, Kind, Millis, NodeIx, Reason,
+    Service, ServiceIx, ServiceSpec, Time, Txn,
 };
 
 use crate::{

@@ -111,41 +111,21 @@ pub enum Input {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Open the port; for one that is open already the answer is `Listening` again.
-    Listen {
-        port: u16,
-    },
+    Listen { port: u16 },
     /// Close the port, if it is open; the answer is `Unlistened`, unless it is wanted again before.
-    Unlisten {
-        port: u16,
-    },
+    Unlisten { port: u16 },
     /// Connect to the backend. Supersedes an earlier dial of this connection, whether it is in
     /// flight or was answered: what it led to is closed.
-    Dial {
-        conn: ConnId,
-        attempt: Attempt,
-        instance: InstanceId,
-        address: Arc<str>,
-    },
+    Dial { conn: ConnId, attempt: Attempt, instance: InstanceId, address: Arc<str> },
     /// Keep it open without a backend. Supersedes an earlier dial, as `Dial` does: an instance that
     /// left must not see an idle connection that will never be used.
-    Hold {
-        conn: ConnId,
-    },
+    Hold { conn: ConnId },
     /// Start copying between client and backend.
-    Copy {
-        conn: ConnId,
-        instance: InstanceId,
-    },
+    Copy { conn: ConnId, instance: InstanceId },
     /// Close it; it got no backend. The edge has forgotten it.
-    Refuse {
-        conn: ConnId,
-        why: Refused,
-    },
+    Refuse { conn: ConnId, why: Refused },
     /// Close it; its grace is over. The edge has forgotten it.
-    Cut {
-        conn: ConnId,
-        instance: InstanceId,
-    },
+    Cut { conn: ConnId, instance: InstanceId },
     /// The sets of this revision are in force.
     Serves(SetRevision),
 }

@@ -34,7 +34,12 @@ fn spec() -> Arc<ServiceSpec> {
         check: None,
         edge: Some(EdgeSpec { port: "http".into(), listen: 8080 }),
         stop: Stop { signal: Signal::Term, grace: Millis::secs(30) },
-        migrate: Migrate { max_parallel: 1, min_healthy_time: Millis(0), healthy_deadline: deadline, surge: true },
+        migrate: Migrate {
+            max_parallel: 1,
+            min_healthy_time: Millis(0),
+            healthy_deadline: deadline,
+            surge: true,
+        },
         update: Update { max_parallel: 1, healthy_deadline: deadline, surge: true },
         volume: None,
         disk: Disk::default(),
@@ -67,7 +72,13 @@ impl Bench {
         Bench::over(Cluster::default(), 0, 1, candidate, nodes)
     }
 
-    fn over(cluster: Cluster, head: u64, term: u64, candidate: &str, nodes: &[(&'static str, Roles)]) -> Bench {
+    fn over(
+        cluster: Cluster,
+        head: u64,
+        term: u64,
+        candidate: &str,
+        nodes: &[(&'static str, Roles)],
+    ) -> Bench {
         let now = Time(1_000_000 * term);
         let start = Start {
             cluster,
@@ -162,8 +173,7 @@ impl Bench {
         let daemon = self.daemons.get_mut(node).expect("a daemon");
         daemon.seq += 1;
         let (conn, seq, epoch, edge) = (daemon.conn, daemon.seq, daemon.epoch, daemon.edge.clone());
-        let body =
-            UpBody::Heartbeat(Heartbeat { epoch, statuses, forgotten: vec![], degraded: None, edge });
+        let body = UpBody::Heartbeat(Heartbeat { epoch, statuses, forgotten: vec![], degraded: None, edge });
         self.give(Input::Up { conn, message: Up { seq, body } });
     }
 
@@ -415,8 +425,7 @@ fn the_coordinator_s_own_node_begins_to_drain_under_the_next_coordinator() {
 #[test]
 fn under_a_caretaker_drains_pause_and_say_so_and_what_moved_arrives() {
     let apart = Roles { worker: false, ..CANDIDATE };
-    let mut bench =
-        Bench::new("n1", &[("n1", CANDIDATE), ("n2", apart), ("n3", WORKER), ("n4", WORKER)]);
+    let mut bench = Bench::new("n1", &[("n1", CANDIDATE), ("n2", apart), ("n3", WORKER), ("n4", WORKER)]);
     bench.apply_web(3);
     // n3 is in the middle of its drain when the coordinator's own node is closed.
     bench.drain("n3");

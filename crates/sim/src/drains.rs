@@ -127,12 +127,7 @@ impl World {
     }
 
     /// The edge of a machine said something else of its leaving than before.
-    pub fn note_withdrawal(
-        &mut self,
-        machine: usize,
-        before: Option<Withdrawal>,
-        after: Option<Withdrawal>,
-    ) {
+    pub fn note_withdrawal(&mut self, machine: usize, before: Option<Withdrawal>, after: Option<Withdrawal>) {
         if before == after {
             return;
         }

@@ -20,19 +20,54 @@ pub enum OfficeInput {
     Tick(u64),
     Campaign,
     /// It looks whether its own node was closed.
-    Look { term: Term },
+    Look {
+        term: Term,
+    },
     /// Whether another candidate lives whose node is open; nothing if the store did not answer.
-    OpenCandidate { term: Term, lives: Option<bool> },
-    Keep { term: Term },
-    Campaigned { elected: Option<Term>, asked_at: u64 },
-    Kept { term: Term, holds: Option<bool>, asked_at: u64 },
-    Load { term: Term },
-    Loaded { term: Term, loaded: Option<Box<(Cluster, u64)>> },
-    Stored { term: Term, outcome: Stored },
-    Head { term: Term, head: Option<(u64, Term)> },
-    Up { term: Term, conn: u64, message: protocol::message::Up },
-    Closed { term: Term, conn: u64 },
-    Request { id: u64, request: Request },
+    OpenCandidate {
+        term: Term,
+        lives: Option<bool>,
+    },
+    Keep {
+        term: Term,
+    },
+    Campaigned {
+        elected: Option<Term>,
+        asked_at: u64,
+    },
+    Kept {
+        term: Term,
+        holds: Option<bool>,
+        asked_at: u64,
+    },
+    Load {
+        term: Term,
+    },
+    Loaded {
+        term: Term,
+        loaded: Option<Box<(Cluster, u64)>>,
+    },
+    Stored {
+        term: Term,
+        outcome: Stored,
+    },
+    Head {
+        term: Term,
+        head: Option<(u64, Term)>,
+    },
+    Up {
+        term: Term,
+        conn: u64,
+        message: protocol::message::Up,
+    },
+    Closed {
+        term: Term,
+        conn: u64,
+    },
+    Request {
+        id: u64,
+        request: Request,
+    },
 }
 
 #[derive(Clone, Debug)]

@@ -231,12 +231,7 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
 
 /// The edge leaves when nothing else does; it is told to here. One whose node does not answer is not
 /// waited for longer than its node.
-fn edge_is_gone(
-    txn: &Txn<'_>,
-    ix: NodeIx,
-    (epoch, part): (u64, &mut DrainNode),
-    facts: &Facts,
-) -> bool {
+fn edge_is_gone(txn: &Txn<'_>, ix: NodeIx, (epoch, part): (u64, &mut DrainNode), facts: &Facts) -> bool {
     let rec = &txn.node(ix).rec;
     if !rec.roles.edge || rec.foreign {
         return true;

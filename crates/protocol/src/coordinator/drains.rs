@@ -52,9 +52,10 @@ impl Coordinator {
     /// Why drains pause, if they do.
     pub fn drains_paused(&self, now: Time) -> Option<Paused> {
         let since = self.paused_since?;
-        let open = self.cluster.nodes().any(|(_, node)| {
-            node.rec.roles.coordinator && !node.is_closed() && !node.rec.is_offline()
-        });
+        let open = self
+            .cluster
+            .nodes()
+            .any(|(_, node)| node.rec.roles.coordinator && !node.is_closed() && !node.rec.is_offline());
         // One that was to take over and has not in all that time is not there.
         let moving = open && now.since(since) < self.timing.lease;
         let code = if moving { Code::OfficeMoving } else { Code::CaretakerLeads };

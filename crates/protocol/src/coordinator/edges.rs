@@ -22,8 +22,8 @@ impl Coordinator {
     pub(super) fn withdrawn_edges(&self) -> BTreeSet<(NodeIx, u64)> {
         let unfinished = self.cluster.drains().filter(|drain| drain.is_unfinished());
         let parts = unfinished.flat_map(|drain| drain.nodes.iter().map(move |part| (drain.epoch, part)));
-        let leaving = parts
-            .filter(|(_, part)| part.state == DrainState::Draining && part.withdrawing_since.is_some());
+        let leaving =
+            parts.filter(|(_, part)| part.state == DrainState::Draining && part.withdrawing_since.is_some());
         let leaving =
             leaving.filter_map(|(epoch, part)| Some((self.cluster.node_ix(part.node.as_str())?, epoch)));
         leaving.filter(|(node, _)| self.has_withdrawn(*node)).collect()
