@@ -24,6 +24,9 @@ use tokio_util::sync::CancellationToken;
 /// Far beyond what anything here takes: only a hang reaches it.
 const LONG: Duration = Duration::from_secs(60);
 
+/// Short: what is tested is the order of things.
+const WITHDRAW_DELAY: Millis = Millis(200);
+
 /// Below the range from which the kernel gives out ports for outgoing connections, so that nobody
 /// takes one between the look and the use.
 fn free_port() -> u16 {
@@ -130,7 +133,7 @@ struct Bench {
 
 impl Bench {
     fn start() -> Bench {
-        let edge = EdgeHandle::start(Ipv4Addr::LOCALHOST.into());
+        let edge = EdgeHandle::start(Ipv4Addr::LOCALHOST.into(), WITHDRAW_DELAY);
         Bench { edge, port: free_port(), grace: Millis::secs(600), number: 0 }
     }
 

@@ -15,10 +15,12 @@ pub const EXPECTED: &[&str] = &[
     "commit answer lost, it was applied",
     "commit answer lost, it was not applied",
     "commit applied late",
+    "closed candidate stood back",
     "commit refused",
     "confirmed dead",
     "connection broken",
     "coordinator noticed late that its office was over",
+    "closed coordinator handed over",
     "crash looping",
     "daemon crashed",
     "daemon left once drained",
@@ -32,9 +34,12 @@ pub const EXPECTED: &[&str] = &[
     "drain left behind what may stay",
     "drain lost its node",
     "drain of several nodes",
+    "drains paused",
     "drained",
     "drained node back with a new life",
     "edge waited for",
+    "edge came back before it had withdrawn",
+    "edge withdrew",
     "ended while the daemon was dead",
     "fail-over",
     "fence fired in the daemon",
@@ -70,6 +75,7 @@ pub const EXPECTED: &[&str] = &[
     "system ready",
     "volume attached",
     "volume home offline",
+    "withdrawn edge came back",
 ];
 
 /// Seen in one of several hundred seeds: worth counting, not to be relied on.

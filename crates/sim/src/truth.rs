@@ -176,7 +176,9 @@ impl World {
         let decided_at = self.stop_decided.get(&id).copied().unwrap_or(self.now);
         for edge in 0..self.machines.len() {
             let Some(daemon) = self.machines[edge].daemon.as_ref() else { continue };
-            let sets = daemon.edge.as_ref().and_then(|edge| edge.sets());
+            // One that has withdrawn sends nothing, whatever sets it has.
+            let serves = daemon.edge.as_ref().filter(|e| e.withdrawal().is_none_or(|said| !said.done));
+            let sets = serves.and_then(|edge| edge.sets());
             let sends = sets.is_some_and(|sets| {
                 sets.sets.iter().flat_map(|set| &set.backends).any(|backend| backend.instance == id)
             });

@@ -4,6 +4,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use edge::EdgeHandle;
+use protocol::message::Withdrawal;
 use server::{ApiState, Office, OfficeConfig, OfficeHandle};
 use store::{
     Store,
@@ -42,10 +43,10 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
         (Some(listener), Some(office)) => Some(serve_streams(listener, office.clone(), shutdown.clone())),
         _ => None,
     };
-    let edge = config.roles.edge.then(|| EdgeHandle::start(config.edge_host));
+    let edge = config.roles.edge.then(|| EdgeHandle::start(config.edge_host, config.withdraw_delay));
     let agent_stop = CancellationToken::new();
     let agent = start_agent(&config, args.adopt, edge.as_ref(), agent_stop.clone()).await?;
-    let router = router(&config, office.as_ref(), &agent)?;
+    let router = router(&config, office.as_ref(), &agent, edge.as_ref())?;
     let answering = serve_api(api, router, shutdown.clone());
     tracing::info!(node = config.id, api = %config.api, "up");
     let mut agent = std::pin::pin!(agent.ended());
@@ -115,8 +116,12 @@ async fn start_agent(
         exe,
     };
     let edge = edge.map(|edge| {
-        let to = edge.clone();
-        EdgeLink { apply: Box::new(move |sets| to.apply(sets)), report: edge.watch() }
+        let (to, told) = (edge.clone(), edge.clone());
+        EdgeLink {
+            apply: Box::new(move |sets| to.apply(sets)),
+            duty: Box::new(move |duty| told.duty(duty)),
+            report: edge.watch(),
+        }
     });
     Agent::start(agent, edge, stop).await.map_err(|error| Failure::from(anyhow::Error::new(error)))
 }
@@ -177,7 +182,12 @@ fn serve_streams(listener: TcpListener, office: OfficeHandle, shutdown: Cancella
     })
 }
 
-fn router(config: &Config, office: Option<&OfficeHandle>, agent: &AgentHandle) -> Outcome<Router> {
+fn router(
+    config: &Config,
+    office: Option<&OfficeHandle>,
+    agent: &AgentHandle,
+    edge: Option<&EdgeHandle>,
+) -> Outcome<Router> {
     let state = match office {
         Some(office) => ApiState::candidate(office.clone()),
         None => ApiState::daemon(&config.id, agent.coordinator.clone()),
@@ -185,7 +195,19 @@ fn router(config: &Config, office: Option<&OfficeHandle>, agent: &AgentHandle) -
     let state = state.map_err(|error| Failure::error(format!("cannot set up HTTP: {error}")))?;
     let (id, stats) = (config.id.clone(), agent.stats.clone());
     let state = state.with_metrics(move || node_metrics(&id, *stats.borrow()));
+    let state = match edge {
+        Some(edge) => {
+            let edge = edge.watch();
+            state.with_health(move || edge.borrow().withdrawal.map(away))
+        }
+        None => state,
+    };
     Ok(server::router(state).merge(local_router(agent.instances_dir().to_owned())))
+}
+
+/// Why a load balancer should send nothing here.
+fn away(withdrawal: Withdrawal) -> &'static str {
+    if withdrawal.done { "withdrawn" } else { "withdrawing" }
 }
 
 /// What every daemon tells of its own node, whoever coordinates.

@@ -9,8 +9,8 @@ use model::{
 
 use super::{
     leave::{Class, class_of},
-    queue::{Limits, advance, remaining},
-    status::START_GUESS,
+    queue::{Limits, advance, is_only_edge, remaining},
+    status::{START_GUESS, only_edge},
 };
 use crate::{Ids, reconcile};
 
@@ -72,6 +72,9 @@ pub fn preview(cluster: &Cluster, node: &str, options: &DrainOptions, limits: Li
         if let Some(instance) = world.instance(id) {
             leftover(&world, instance, &mut out, now);
         }
+    }
+    if is_only_edge(cluster, ix) {
+        out.waits.push(only_edge(node, now));
     }
     out
 }

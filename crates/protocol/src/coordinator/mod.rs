@@ -6,6 +6,7 @@
 
 mod apply;
 mod drains;
+mod edges;
 mod feed_requests;
 mod feeds;
 mod orders;
@@ -24,7 +25,7 @@ use model::{
     Txn, encode_change,
 };
 pub use planner::drain::{
-    Class, Limits as DrainLimits, Move, Preview, Status as DrainStatus, UnitStatus, class_of,
+    Class, Limits as DrainLimits, Move, Paused, Preview, Status as DrainStatus, UnitStatus, class_of,
 };
 pub use planner::feeds::Limits as FeedLimits;
 use planner::{Ids, drain::Limits};
@@ -199,6 +200,12 @@ pub struct Coordinator {
     roster: RosterTable,
     feeds: FeedDesk,
     feed_limits: FeedLimits,
+    /// Who is in office here.
+    candidate: String,
+    /// Since when this coordinator's own node is closed: drains pause under it.
+    paused_since: Option<Time>,
+    /// Nodes whose edges may have to be told what to do.
+    edges_touched: BTreeSet<NodeIx>,
 }
 
 impl Coordinator {
@@ -229,6 +236,9 @@ impl Coordinator {
             roster: RosterTable::new(start.term),
             feeds: FeedDesk::default(),
             feed_limits: start.feeds,
+            candidate: start.candidate.clone(),
+            paused_since: None,
+            edges_touched: BTreeSet::new(),
             cluster: start.cluster,
         };
         if this.cluster.meta().cluster.0 == 0 {
@@ -379,6 +389,7 @@ impl Coordinator {
                 }
                 Change::Node(node) => {
                     changed.extend(self.cluster.node_ix(node.id.as_str()));
+                    self.edges_touched.extend(self.cluster.node_ix(node.id.as_str()));
                     self.drains_dirty = true;
                     self.timers.set(Timer::Balance, now + BALANCE_AFTER);
                     self.dirty.extend(std::mem::take(&mut self.starved));
@@ -390,6 +401,7 @@ impl Coordinator {
                         drain.nodes.iter().filter_map(|part| self.cluster.node_ix(part.node.as_str()));
                     let nodes: Vec<NodeIx> = nodes.collect();
                     changed.extend(nodes.iter().copied());
+                    self.edges_touched.extend(&nodes);
                     closed.extend(nodes);
                 }
                 Change::Feed(feed) => {

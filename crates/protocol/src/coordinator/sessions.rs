@@ -45,6 +45,9 @@ pub(super) struct Session {
     pub roster_sent_at: Time,
     /// Its own inventory.
     pub dispatchers: BTreeMap<FeedName, u32>,
+    /// The drain for whose sake its edge was told to be away; `Some(None)`: it was told to serve.
+    pub duty_sent: Option<Option<u64>>,
+    pub duty_sent_at: Time,
 }
 
 impl Session {
@@ -68,6 +71,8 @@ impl Session {
             roster_sent: None,
             roster_sent_at: now,
             dispatchers: BTreeMap::new(),
+            duty_sent: None,
+            duty_sent_at: now,
         }
     }
 
@@ -197,6 +202,8 @@ impl Coordinator {
         };
         self.send(node, DownBody::Welcome(welcome));
         self.send_all_orders(node, now);
+        // Before its sets: one that is to stay away opens no port.
+        self.tell_edge(node, now);
         if self.cluster.node(node).rec.roles.edge && !foreign {
             self.send_all_sets(node, now);
         }
@@ -301,6 +308,7 @@ impl Coordinator {
         session.up_seq = seq;
         session.edge = hello.edge.clone();
         session.rpc = hello.rpc.clone();
+        self.drains_dirty |= session.edge.withdrawal.is_some();
         if let Some(old) = self.sessions.remove(&node) {
             if let Some(stale) = old.conn.filter(|stale| *stale != conn) {
                 self.conns.remove(&stale);
@@ -322,6 +330,7 @@ impl Coordinator {
             return;
         }
         session.last_heartbeat = now;
+        self.drains_dirty |= session.edge.withdrawal != heartbeat.edge.withdrawal;
         session.edge = heartbeat.edge;
         self.heard.insert(node, now);
         let health = heartbeat.degraded.map_or(Health::Up, Health::Degraded);
@@ -337,6 +346,7 @@ impl Coordinator {
             }
             feeds = self.take_feeds(node, heartbeat.roster, heartbeat.feeds, heartbeat.dispatchers, now);
         }
+        self.remind_edge(node, now);
         self.catch_up_edge(node, now);
         self.let_it_stop(node);
         // A coordinator whose own office may be over grants nothing.

@@ -106,6 +106,9 @@ impl Node {
             DownBody::Feeds(orders) if !self.foreign && self.epoch.is_some() => {
                 self.feeds.take_orders(orders, now);
             }
+            DownBody::Duty(duty) if !self.foreign && self.epoch.is_some() => {
+                self.out.push(Output::Duty(duty))
+            }
             // Whatever was found here since then keeps the daemon up.
             DownBody::Leave if !self.foreign && !self.instances.values().any(Local::has_process) => {
                 self.out.push(Output::Leave);
@@ -114,6 +117,7 @@ impl Node {
             | DownBody::Sets(_)
             | DownBody::Roster(_)
             | DownBody::Feeds(_)
+            | DownBody::Duty(_)
             | DownBody::Leave => {}
         }
     }
