@@ -30,6 +30,7 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
         candidate: "bench".into(),
         api: "127.0.0.1:7070".into(),
         drain: Default::default(),
+        feeds: Default::default(),
     };
     let begun = Instant::now();
     let (mut coordinator, outputs) = Coordinator::new(start, Time(60_000));

@@ -3,18 +3,21 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::codec_v1::{DrainV1, MetaV1};
 use crate::{
     Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
     Key, Meta, Node, Service, ServiceName, Time, Volume, VolumeId,
 };
 
 /// The version that this binary writes, first byte of every value.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The oldest that it reads.
+const VERSION_MIN: u8 = 1;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
     #[error(
-        "record {key} has version {version}; this binary knows {VERSION}: it was written by a newer tidegate"
+        "record {key} has version {version}; this binary knows {VERSION_MIN} to {VERSION}: it was written by a newer tidegate"
     )]
     UnknownVersion { key: String, version: u8 },
     #[error("record {key} cannot be read")]
@@ -160,7 +163,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
         };
     };
     match class {
-        "m" => Ok(Change::Meta(decode::<Meta>(key, value)?)),
+        "m" => Ok(Change::Meta(decode_either::<Meta, MetaV1>(key, value)?)),
         "n" => Ok(Change::Node(decode::<Node>(key, value)?)),
         "s" => {
             let service = decode::<Service>(key, value)?;
@@ -173,7 +176,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             }
         }
         "v" => Ok(Change::Volume(decode::<Volume>(key, value)?)),
-        "d" => Ok(Change::Drain(decode::<Drain>(key, value)?)),
+        "d" => Ok(Change::Drain(decode_either::<Drain, DrainV1>(key, value)?)),
         "f" => Ok(Change::Feed(decode::<Feed>(key, value)?)),
         "a" => Ok(Change::Audit(decode::<AuditEntry>(key, value)?)),
         "i" => decode_instance(cluster, key, instance_id(rest).ok_or_else(unknown)?, value),
@@ -221,9 +224,20 @@ fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, CodecError>
     postcard::from_bytes(body(key, value)?).map_err(|source| malformed(key, source))
 }
 
+/// A record that had another shape in version 1.
+fn decode_either<T: DeserializeOwned, V1: DeserializeOwned + Into<T>>(
+    key: &str,
+    value: &[u8],
+) -> Result<T, CodecError> {
+    match value.first() {
+        Some(1) => Ok(decode::<V1>(key, value)?.into()),
+        Some(_) | None => decode::<T>(key, value),
+    }
+}
+
 fn body<'a>(key: &str, value: &'a [u8]) -> Result<&'a [u8], CodecError> {
     match value.split_first() {
-        Some((&VERSION, body)) => Ok(body),
+        Some((VERSION_MIN..=VERSION, body)) => Ok(body),
         Some((&version, _)) => Err(CodecError::UnknownVersion { key: key.to_owned(), version }),
         None => Err(malformed(key, postcard::Error::DeserializeUnexpectedEnd)),
     }

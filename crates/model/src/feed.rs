@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FeedName, FeedSpec, MaintainerEpoch, NodeId, SpanName, Time};
+use crate::{FeedName, FeedSpec, MaintainerEpoch, NodeId, ProcessEpoch, SpanName, Time};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feed {
@@ -14,7 +14,7 @@ pub struct Feed {
     pub spans: SpanSet,
     /// `None`: nobody was found to maintain it.
     pub maintainer: Option<Maintainer>,
-    /// The highest maintainer epoch that was ever given out.
+    /// Of its last maintainer.
     pub epoch: MaintainerEpoch,
     /// How far all spans are, as of the last time it was stored. Never goes back.
     pub checkpoint: Option<Checkpoint>,
@@ -44,6 +44,8 @@ pub struct SpanSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Maintainer {
     pub node: NodeId,
+    /// The life of the node that it belongs to: another one knows nothing of it.
+    pub process: ProcessEpoch,
     pub epoch: MaintainerEpoch,
     /// The one before it, which has not confirmed that it stopped: until it has, or its lease has
     /// ended, this one does not start.
@@ -55,6 +57,7 @@ pub struct Maintainer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     pub node: NodeId,
+    pub process: ProcessEpoch,
     pub epoch: MaintainerEpoch,
 }
 

@@ -94,7 +94,7 @@ number_type!(
     ClusterId(u64)
 );
 number_type!(
-    /// Rises with each maintainer of a feed; nodes refuse what an earlier one asks.
+    /// Rises with each maintainer of any feed; nodes refuse what an earlier one of theirs asks.
     MaintainerEpoch(u64)
 );
 number_type!(

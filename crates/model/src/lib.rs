@@ -9,6 +9,7 @@
 mod change;
 mod cluster;
 mod codec;
+mod codec_v1;
 mod drain;
 mod event;
 mod feed;

@@ -3,7 +3,8 @@
 //! Dispatchers are not here: each maintainer places its own.
 
 use model::{
-    Change, Cluster, Code, Feed, FeedName, Maintainer, MaintainerEpoch, Millis, NodeId, Origin, Time, Txn,
+    Change, Cluster, Code, Feed, FeedName, Maintainer, MaintainerEpoch, Meta, Millis, NodeId, Origin,
+    ProcessEpoch, Time, Txn,
 };
 
 /// A hand-over that takes longer than this no longer holds up the next one.
@@ -62,7 +63,8 @@ impl Budget {
         let under_way = |feed: &Feed| {
             let maintainer = feed.maintainer.as_ref()?;
             let unfinished = maintainer.from.is_some() || !(seen.working)(feed);
-            let counts = maintainer.epoch > MaintainerEpoch(1)
+            // The first one of a feed is handed over by nobody.
+            let counts = maintainer.since > feed.created_at
                 && unfinished
                 && !leaves(cluster, &maintainer.node)
                 && now.since(maintainer.since) < MOVE_PATIENCE;
@@ -88,26 +90,26 @@ pub fn plan(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>, budget: &mut Bu
     confirm_by_lease(txn, name);
     let Some(feed) = txn.feed(name.as_str()).cloned() else { return Planned::default() };
     let Some(maintainer) = &feed.maintainer else { return place(txn, &feed, None, seen) };
-    let offline = is_offline(txn, &maintainer.node);
+    let gone = is_gone(txn, &maintainer.node, maintainer.process);
     let leaves = leaves(txn, &maintainer.node);
     match &maintainer.from {
         // It was never started: another may take it, still after the one before.
-        Some(origin) if offline || leaves => place(txn, &feed, Some(origin.clone()), seen),
+        Some(origin) if gone || leaves => place(txn, &feed, Some(origin.clone()), seen),
         Some(origin) => {
             let message = format!("the maintainer on {} has not confirmed that it stopped", origin.node);
             Planned { wait: Some((Code::MaintainerUnconfirmed, message)), wake_at: None }
         }
-        None if offline || (seen.gave_up)(&feed) => place(txn, &feed, None, seen),
+        None if gone || (seen.gave_up)(&feed) => place(txn, &feed, None, seen),
         None if leaves => leave(txn, &feed, maintainer, seen, budget),
         None => Planned::default(),
     }
 }
 
-/// A maintainer whose node's lease is over has stopped by its own fence.
+/// A maintainer whose node's lease is over has stopped by its own fence, and with a life all of it ends.
 fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName) {
     let Some(feed) = txn.feed(name.as_str()) else { return };
     let Some(maintainer) = &feed.maintainer else { return };
-    let over = maintainer.from.as_ref().is_some_and(|origin| is_offline(txn, &origin.node));
+    let over = maintainer.from.as_ref().is_some_and(|origin| is_gone(txn, &origin.node, origin.process));
     if over {
         let mut next = feed.clone();
         next.maintainer = Some(Maintainer { from: None, ..maintainer.clone() });
@@ -115,13 +117,14 @@ fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName) {
     }
 }
 
-fn is_offline(txn: &Cluster, node: &NodeId) -> bool {
-    txn.node_by_id(node.as_str()).is_none_or(|entry| entry.rec.is_offline())
+fn is_gone(cluster: &Cluster, node: &NodeId, life: ProcessEpoch) -> bool {
+    let entry = cluster.node_by_id(node.as_str());
+    entry.is_none_or(|entry| entry.rec.is_offline() || entry.rec.process_epoch != life)
 }
 
 /// Its turn to be emptied has come.
-fn leaves(txn: &Cluster, node: &NodeId) -> bool {
-    txn.node_by_id(node.as_str()).is_none_or(|entry| entry.is_draining() || entry.rec.is_closed())
+fn leaves(cluster: &Cluster, node: &NodeId) -> bool {
+    cluster.node_by_id(node.as_str()).is_none_or(|entry| entry.is_draining() || entry.rec.is_closed())
 }
 
 fn leave(
@@ -145,7 +148,8 @@ fn leave(
         let message = format!("{} maintainers are being handed over", budget.under_way);
         return Planned { wait: Some((Code::MaxParallel, message)), wake_at: budget.wake_at };
     }
-    let origin = Origin { node: maintainer.node.clone(), epoch: maintainer.epoch };
+    let Maintainer { node, process, epoch, .. } = maintainer.clone();
+    let origin = Origin { node, process, epoch };
     place(txn, feed, Some(origin), seen)
 }
 
@@ -158,12 +162,15 @@ fn place(txn: &mut Txn<'_>, feed: &Feed, from: Option<Origin>, seen: &Seen<'_>) 
         let id = &entry.rec.id;
         (txn.maintainer_count(id), id.clone())
     });
-    let Some(node) = least.map(|(_, entry)| entry.rec.id.clone()) else {
+    let Some((node, process)) = least.map(|(_, entry)| (entry.rec.id.clone(), entry.rec.process_epoch))
+    else {
         let message = "no node that may maintain it is open and knows which nodes are closed".to_owned();
         return Planned { wait: Some((Code::NoEligibleNode, message)), wake_at: None };
     };
-    let epoch = MaintainerEpoch(feed.epoch.0 + 1);
-    let maintainer = Some(Maintainer { node, epoch, from, since: now });
+    let number = txn.meta().maintainer_epoch + 1;
+    txn.put(Change::Meta(Meta { maintainer_epoch: number, ..txn.meta().clone() }));
+    let epoch = MaintainerEpoch(number);
+    let maintainer = Some(Maintainer { node, process, epoch, from, since: now });
     txn.put(Change::Feed(Feed { maintainer, epoch, ..feed.clone() }));
     Planned::default()
 }

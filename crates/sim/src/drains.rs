@@ -119,6 +119,9 @@ impl World {
         if let Some(lives) = self.lives_on(part).filter(|_| ending <= Ending::DrainedExcept) {
             self.fail(6, format!("{} is {what}, and {lives} lives on it", part.node));
         }
+        if let Some(lives) = self.feeds_live_on(&part.node).filter(|_| ending <= Ending::DrainedExcept) {
+            self.fail(6, format!("{} is {what}, and {lives} is at work on it", part.node));
+        }
         let edge = self.machines.iter().any(|machine| machine.id == part.node && machine.roles.edge);
         let withdrew = self.withdrew.contains(&(part.node.to_string(), epoch));
         if ending <= Ending::DrainedExcept && edge && !withdrew {

@@ -118,6 +118,7 @@ impl World {
             .or_else(|| self.edges_disagree(coordinator))
             .or_else(|| self.store_disagrees(cluster))
             .or_else(|| self.requests_lost(cluster))
+            .or_else(|| self.feeds_are_wrong(coordinator))
             .or_else(|| cluster.services().find_map(|(ix, entry)| service_is_wrong(coordinator, ix, entry)))
     }
 
@@ -167,8 +168,9 @@ impl World {
         let instances = cluster.instances().map(|instance| model::Change::Instance(instance.clone()));
         let volumes = cluster.volumes().map(|volume| model::Change::Volume(volume.clone()));
         let drains = cluster.drains().map(|drain| model::Change::Drain(drain.clone()));
+        let feeds = cluster.feeds().map(|feed| model::Change::Feed(feed.clone()));
         let mut count = 0;
-        for change in nodes.chain(services).chain(instances).chain(volumes).chain(drains) {
+        for change in nodes.chain(services).chain(instances).chain(volumes).chain(drains).chain(feeds) {
             let (key, value) = encode_change(cluster, &change);
             count += 1;
             if self.store.records.get(&key) != value.as_ref() {

@@ -352,6 +352,7 @@ impl World {
             candidate,
             api,
             drain: Default::default(),
+            feeds: Default::default(),
         };
         let (coordinator, outputs) = Coordinator::new(start, now);
         let ordered = std::collections::BTreeSet::new();
@@ -462,6 +463,8 @@ impl World {
             | DownBody::Answer(_)
             | DownBody::Sets(_)
             | DownBody::Duty(_)
+            | DownBody::Roster(_)
+            | DownBody::Feeds(_)
             | DownBody::Leave => {}
         }
     }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use model::{Cluster, InstanceId, Term, Time};
+use model::{Cluster, FeedName, InstanceId, SpanName, Term, Time};
 use protocol::{coordinator, edge, node};
 
 use crate::{
     Coverage, Failure, Options, Outcome,
+    feeds::{FeedWorld, TaskStep},
     machine::Machine,
     net::{Conn, Message},
     office::{OfficeInput, StoreOp},
@@ -20,6 +21,8 @@ use crate::{
 
 /// Makes the draw about drains one of its own.
 const DRAINS: u64 = 0xd7a1_0000_0000_0000;
+/// As above, about feeds.
+const FEEDS: u64 = 0xfeed_0000_0000_0000;
 /// Where the clocks of the machines begin.
 pub const EPOCH: u64 = 1_700_000_000_000;
 /// A seed that takes more steps goes round in circles.
@@ -102,6 +105,7 @@ pub enum ToDaemon {
     Check { id: InstanceId, run: u32 },
     Edge(edge::Input),
     Office(OfficeInput),
+    Task { feed: FeedName, span: SpanName, run: u32, step: TaskStep },
 }
 
 pub struct World {
@@ -127,6 +131,7 @@ pub struct World {
     /// Nodes whose edge has withdrawn, and for which drain.
     pub withdrew: BTreeSet<(String, u64)>,
     pub workload: Workload,
+    pub feeds: FeedWorld,
     /// Faults are over.
     pub calm: bool,
     pub failure: Option<Failure>,
@@ -145,6 +150,7 @@ impl World {
         let mut rng = Rng::new(seed);
         let mut swarm = Swarm::draw(&mut rng);
         swarm.draw_drains(&mut Rng::new(seed ^ DRAINS));
+        swarm.draw_feeds(&mut Rng::new(seed ^ FEEDS));
         let mut world = World {
             seed,
             now: 0,
@@ -161,6 +167,7 @@ impl World {
             drain_ended: BTreeSet::new(),
             withdrew: BTreeSet::new(),
             workload: Workload::default(),
+            feeds: FeedWorld::default(),
             calm: false,
             failure: None,
             done: false,
@@ -289,6 +296,7 @@ impl World {
             ToDaemon::Check { id, run } => self.check_process(machine, id, run),
             ToDaemon::Edge(input) => self.edge_input(machine, input),
             ToDaemon::Office(input) => self.office_input(machine, input),
+            ToDaemon::Task { feed, span, run, step } => self.task_step(machine, feed, span, run, step),
         }
         self.arm(machine);
     }

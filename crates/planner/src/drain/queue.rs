@@ -1,6 +1,6 @@
 //! Whose turn it is, whose time is over, and who is done.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     Change, Cluster, Code, Drain, DrainNode, DrainState, Ending, Instance, InstanceId, Intent, Millis, Node,
@@ -36,6 +36,7 @@ impl Default for Limits {
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub edges: Edges,
+    pub dispatchers: Dispatchers,
     /// No turn comes, no time is over and no edge is told to leave; what is on its way arrives.
     pub paused: bool,
 }
@@ -49,7 +50,25 @@ pub enum Edges {
     Seen(BTreeSet<(NodeIx, u64)>),
 }
 
+/// How many dispatchers nodes have.
+#[derive(Clone, Debug)]
+pub enum Dispatchers {
+    /// None, anywhere: the drain is only played through.
+    Assumed,
+    /// By the node's own inventory. One that is not named has not acknowledged the closed set, or is
+    /// silent: nobody knows.
+    Seen(BTreeMap<NodeIx, u32>),
+}
+
 impl Facts {
+    /// `None`: unknown, which is never zero.
+    fn dispatchers_on(&self, node: NodeIx) -> Option<u32> {
+        match &self.dispatchers {
+            Dispatchers::Assumed => Some(0),
+            Dispatchers::Seen(counts) => counts.get(&node).copied(),
+        }
+    }
+
     fn has_withdrawn(&self, node: NodeIx, drain: u64) -> bool {
         match &self.edges {
             Edges::Assumed => true,
@@ -84,7 +103,11 @@ pub(super) fn is_only_edge(cluster: &Cluster, node: NodeIx) -> bool {
 
 /// As [`advance_with`], where nobody is there to look at.
 pub fn advance(txn: &mut Txn<'_>, limits: Limits) -> Option<Time> {
-    advance_with(txn, limits, &Facts { edges: Edges::Assumed, paused: false })
+    advance_with(
+        txn,
+        limits,
+        &Facts { edges: Edges::Assumed, dispatchers: Dispatchers::Assumed, paused: false },
+    )
 }
 
 /// Brings every unfinished drain to where it stands now; returns when to look again.
@@ -162,7 +185,8 @@ fn busy(cluster: &Cluster) -> u32 {
         let included = node.drain.as_ref().is_some_and(|drain| drain.include_stateful);
         let mut units = remaining(cluster, *ix).map(|(_, class)| class == Class::Stateful && !included);
         // The first that is not blocked will do, and nothing left at all is no blocker either.
-        node.is_draining() && units.next().is_none_or(|blocked| !blocked || units.any(|blocked| !blocked))
+        let movable = units.next().is_none_or(|blocked| !blocked || units.any(|blocked| !blocked));
+        node.is_draining() && (movable || cluster.maintainer_count(&node.rec.id) > 0)
     });
     draining.count() as u32
 }
@@ -209,13 +233,22 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
         units += 1;
         stateful.extend((class == Class::Stateful).then_some(id));
     }
-    let done = part.total.saturating_sub(units);
-    if done > part.done {
+    let maintainers = txn.maintainer_count(&part.node) as u32;
+    let dispatchers = facts.dispatchers_on(ix);
+    let feeds_are_gone = maintainers == 0 && dispatchers == Some(0);
+    let all = units + maintainers + dispatchers.unwrap_or(0);
+    // How many dispatchers there are may become known only after it began.
+    part.total = part.total.max(part.done + all);
+    let done = part.total.saturating_sub(all);
+    if done > part.done && dispatchers.is_some() {
         (part.done, part.progress_at) = (done, Some(now));
     }
     part.blocked = !stateful.is_empty() && !part.options.include_stateful && !part.options.ack_stateful;
     part.stalled = part.progress_at.is_some_and(|at| now.since(at) >= limits.stall_after);
     let may_stay = !part.options.include_stateful && (part.options.ack_stateful || part.deadline_reached);
+    if !feeds_are_gone {
+        return;
+    }
     if units == 0 {
         let up = part.deadline_reached || replacements_are_up(txn, ix, part);
         if up && edge_is_gone(txn, ix, (epoch, part), facts) {

@@ -11,7 +11,7 @@ use model::{
 };
 use planner::{
     Drains, Ids, Planned,
-    drain::{Edges, Facts, Limits, advance_with},
+    drain::{Dispatchers, Edges, Facts, Limits, advance_with},
     reconcile_with,
 };
 
@@ -205,7 +205,7 @@ impl World {
                 Edges::Seen(gone.iter().map(|(node, drain)| (ix(node), *drain)).collect())
             }
         };
-        let facts = Facts { edges, paused: self.drains == Drains::Paused };
+        let facts = Facts { edges, dispatchers: Dispatchers::Assumed, paused: self.drains == Drains::Paused };
         let mut txn = Txn::new(&mut self.cluster, self.now);
         let _wake = advance_with(&mut txn, World::LIMITS, &facts);
         total += txn.finish().0.len();

@@ -6,7 +6,7 @@ use model::{
     Change, Cluster, Code, Drain, DrainNode, DrainOptions, DrainState, Ending, Intent, Meta, Millis, NodeId,
     NodeIx, Return, Then, Time,
 };
-use planner::drain::{self, Edges, Facts, Paused, Preview, Status};
+use planner::drain::{self, Dispatchers, Edges, Facts, Paused, Preview, Status};
 
 use super::{Answer, ApiError, Coordinator, DrainRequest, ErrorKind, timers::Timer};
 
@@ -26,7 +26,8 @@ impl Coordinator {
         self.watch_own_node(now);
         let limits = self.limits;
         let edges = Edges::Seen(self.withdrawn_edges());
-        let facts = Facts { edges, paused: self.paused_since.is_some() };
+        let dispatchers = Dispatchers::Seen(self.dispatchers_of_closed());
+        let facts = Facts { edges, dispatchers, paused: self.paused_since.is_some() };
         match self.change(now, |txn, _| drain::advance_with(txn, limits, &facts)) {
             Some(at) => self.timers.set(Timer::Drains, at),
             None => self.timers.clear(Timer::Drains),

@@ -113,20 +113,29 @@ impl Coordinator {
     fn order_feed(&mut self, name: &FeedName, now: Time, again: bool) {
         let Some(feed) = self.cluster.feed(name.as_str()) else { return };
         let Some(maintainer) = feed.maintainer.clone() else { return };
-        let (node, order) = match &maintainer.from {
+        let (node, process, order) = match &maintainer.from {
             Some(origin) => {
                 let what = FeedWhat::Quiesce;
-                (origin.node.clone(), FeedOrder { feed: name.clone(), epoch: origin.epoch, what })
+                (
+                    origin.node.clone(),
+                    origin.process,
+                    FeedOrder { feed: name.clone(), epoch: origin.epoch, what },
+                )
             }
             None => {
                 let moves = self.feeds.grants.get(name).copied().unwrap_or(0);
                 let Some(order) = self.maintain(feed.clone(), &maintainer, moves) else { return };
                 let what = FeedWhat::Maintain(order);
-                (maintainer.node.clone(), FeedOrder { feed: name.clone(), epoch: maintainer.epoch, what })
+                let order = FeedOrder { feed: name.clone(), epoch: maintainer.epoch, what };
+                (maintainer.node.clone(), maintainer.process, order)
             }
         };
         let known = self.acknowledged(name, &maintainer);
         let Some(ix) = self.cluster.node_ix(node.as_str()) else { return };
+        if self.cluster.node(ix).rec.process_epoch != process {
+            // Another life: what it was to do is planned anew.
+            return;
+        }
         let seen = self.feeds.seen.entry(name.clone()).or_default();
         let just_sent = seen.sent_at == now && !again;
         if known || (just_sent && self.feeds.unacked.contains(name)) {
@@ -142,10 +151,11 @@ impl Coordinator {
 
     /// The order for the present maintainer, with a revision that rises when it changes.
     fn maintain(&mut self, feed: Feed, maintainer: &Maintainer, moves: u32) -> Option<Arc<Maintain>> {
+        let first = SetRevision { term: self.term, number: 1 };
         let seen = self.feeds.seen.entry(feed.name.clone()).or_default();
         let before = seen.order.as_ref().filter(|(epoch, _)| *epoch == maintainer.epoch).map(|(_, o)| o);
         let next = Maintain {
-            revision: before.map_or(1, |before| before.revision),
+            revision: before.map_or(first, |before| before.revision),
             spec: feed.spec,
             state: feed.state,
             spans: feed.spans,
@@ -155,7 +165,10 @@ impl Coordinator {
         };
         let order = match before {
             Some(before) if **before == next => before.clone(),
-            Some(before) => Arc::new(Maintain { revision: before.revision + 1, ..next }),
+            Some(before) => {
+                let number = before.revision.number + 1;
+                Arc::new(Maintain { revision: SetRevision { number, ..before.revision }, ..next })
+            }
             None => Arc::new(next),
         };
         seen.order = Some((maintainer.epoch, order.clone()));
@@ -342,10 +355,23 @@ impl Coordinator {
     }
 
     /// How many dispatchers a node says it has of each feed. `None`: this life of it has not
-    /// acknowledged the present closed set, and might be given more.
+    /// acknowledged the present closed set and might be given more, or it is silent.
     pub fn dispatchers_on(&self, node: NodeIx) -> Option<&BTreeMap<FeedName, u32>> {
         let session = self.sessions.get(&node)?;
-        (session.roster == Some(self.roster.revision())).then_some(&session.dispatchers)
+        let knows = session.is_open() && session.roster == Some(self.roster.revision());
+        (knows || self.cluster.feeds().next().is_none()).then_some(&session.dispatchers)
+    }
+
+    /// For the nodes that are closed, as far as they have said.
+    pub(super) fn dispatchers_of_closed(&self) -> BTreeMap<NodeIx, u32> {
+        let none = self.cluster.feeds().next().is_none();
+        let closed = self.cluster.nodes().filter(|(_, entry)| entry.drain.is_some());
+        let counts = closed.filter_map(|(ix, entry)| match self.dispatchers_on(ix) {
+            Some(counts) => Some((ix, counts.values().sum())),
+            // Without feeds there is nothing to know; a node that is no worker has none.
+            None => (none || !entry.rec.roles.worker).then_some((ix, 0)),
+        });
+        counts.collect()
     }
 
     /// Splits the moves that are allowed over all among the feeds that have something to move. What was

@@ -62,6 +62,13 @@ pub enum Request {
     Barrier,
 }
 
+impl Request {
+    /// Services alone.
+    pub fn apply(services: Vec<Apply>) -> Request {
+        Request::Apply { services, feeds: Vec::new() }
+    }
+}
+
 /// What is omitted keeps its value, or has its default.
 #[derive(Clone, Debug, Default)]
 pub struct DrainRequest {

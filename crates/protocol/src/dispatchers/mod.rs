@@ -427,6 +427,10 @@ impl Dispatchers {
                 let held = hosted.spans.get(&span).map(|local| local.held(&span));
                 match (held, denied) {
                     (Some(held), None) => held,
+                    // The last word of an earlier stay is kept, and the order is refused all the same.
+                    (Some(held), Some(why)) if held.state == HeldState::Stopped => {
+                        Held { state: HeldState::Absent, trouble: Some(why), ..held }
+                    }
                     (Some(held), Some(why)) => Held { trouble: Some(why), ..held },
                     (None, trouble) => Held {
                         span,

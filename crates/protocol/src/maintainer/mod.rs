@@ -401,9 +401,7 @@ impl Maintainer {
         };
         let retry = self.retries.first().map(|(at, _)| *at);
         let avoided = self.next_avoided();
-        [retry, self.hosts.next_wake(), chore(&self.look), chore(&self.sweep), avoided]
-            .into_iter()
-            .flatten()
-            .min()
+        let look = chore(&self.look).filter(|_| self.order.state != FeedState::Removing);
+        [retry, self.hosts.next_wake(), look, chore(&self.sweep), avoided].into_iter().flatten().min()
     }
 }

@@ -55,8 +55,8 @@ pub enum FeedWhat {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Maintain {
-    /// Rises with every change of what is ordered under this epoch; reports carry it back.
-    pub revision: u32,
+    /// Rises with every change of what is ordered, over terms too; reports carry it back.
+    pub revision: SetRevision,
     pub spec: Arc<FeedSpec>,
     pub state: FeedState,
     pub spans: SpanSet,
@@ -74,7 +74,7 @@ pub struct FeedReport {
     /// Rises with every change on this node; repeated until it is answered.
     pub number: u64,
     /// The highest order revision it has taken.
-    pub revision: u32,
+    pub revision: SetRevision,
     pub phase: Phase,
     /// The spans that its trigger dispatcher saw, where they differ from those ordered.
     pub spans: Option<Arc<[SpanName]>>,

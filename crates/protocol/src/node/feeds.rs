@@ -186,7 +186,7 @@ impl Feeds {
             feed: feed.clone(),
             epoch,
             number: 1,
-            revision: 0,
+            revision: SetRevision::default(),
             phase: Phase::Quiesced,
             spans: None,
             checkpoint: None,

@@ -1,0 +1,90 @@
+//! Records in the shape of version 1, for those that have another one today.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ClusterId, Code, Drain, DrainNode, DrainOptions, DrainState, Meta, NodeId, Time};
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MetaV1 {
+    cluster: ClusterId,
+    instance_ids_reserved: u64,
+    audit_next: u64,
+    drain_epoch: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct DrainV1 {
+    epoch: u64,
+    by: String,
+    from: String,
+    message: String,
+    meta: BTreeMap<String, String>,
+    created_at: Time,
+    nodes: Vec<DrainNodeV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct DrainNodeV1 {
+    node: NodeId,
+    options: DrainOptions,
+    state: DrainState,
+    started_at: Option<Time>,
+    deadline: Option<Time>,
+    deadline_reached: bool,
+    ended_at: Option<Time>,
+    total: u32,
+    progress_at: Option<Time>,
+    done: u32,
+    blocked: bool,
+    stalled: bool,
+    left: Vec<(String, Code)>,
+}
+
+impl From<MetaV1> for Meta {
+    fn from(old: MetaV1) -> Meta {
+        Meta {
+            cluster: old.cluster,
+            instance_ids_reserved: old.instance_ids_reserved,
+            audit_next: old.audit_next,
+            drain_epoch: old.drain_epoch,
+            maintainer_epoch: 0,
+        }
+    }
+}
+
+impl From<DrainV1> for Drain {
+    fn from(old: DrainV1) -> Drain {
+        Drain {
+            epoch: old.epoch,
+            by: old.by,
+            from: old.from,
+            message: old.message,
+            meta: old.meta,
+            created_at: old.created_at,
+            nodes: old.nodes.into_iter().map(DrainNode::from).collect(),
+        }
+    }
+}
+
+impl From<DrainNodeV1> for DrainNode {
+    fn from(old: DrainNodeV1) -> DrainNode {
+        DrainNode {
+            node: old.node,
+            options: old.options,
+            state: old.state,
+            started_at: old.started_at,
+            deadline: old.deadline,
+            deadline_reached: old.deadline_reached,
+            ended_at: old.ended_at,
+            total: old.total,
+            progress_at: old.progress_at,
+            done: old.done,
+            blocked: old.blocked,
+            stalled: old.stalled,
+            left: old.left,
+            withdrawing_since: None,
+        }
+    }
+}
