@@ -17,7 +17,7 @@ use protocol::{
     coordinator::{ApplyFeed, Coordinator, Request},
     dispatchers::{Task, TaskFailure, TaskNews, TaskWhat},
     maintainer::Looked,
-    message::feed::{Held, Peer, PeerBody, Phase, SpanOrder},
+    message::feed::{Held, Peer, PeerBody, SpanOrder},
     node::{FeedNews, FeedWork, Input},
 };
 
@@ -286,7 +286,10 @@ impl World {
         if before != epoch && before != SpanEpoch(0) {
             self.cover.hit("span taken over");
         }
-        if from.is_some_and(|from| from.position > rows) {
+        // Where a span vanished, was swept and came back, a node may remember how far the old one was: the
+        // sink is believed.
+        let swept = before == SpanEpoch(0);
+        if !swept && from.is_some_and(|from| from.position > rows) {
             let from = from.map(|from| from.position);
             let message = format!("{feed}/{span} starts from {from:?}, and its sink holds {rows} rows");
             return self.fail(13, message);
@@ -446,7 +449,7 @@ impl World {
                 continue;
             }
             for (feed, maintainer) in node.maintainers() {
-                if maintainer.phase() == Phase::Quiesced {
+                if !maintainer.acts() {
                     continue;
                 }
                 if let Some(other) = acting.insert(feed.clone(), at) {
@@ -464,7 +467,7 @@ impl World {
         let machine = self.machines.iter().find(|machine| machine.id == *node)?;
         let daemon = machine.daemon.as_ref()?;
         let acting = daemon.node.as_ref().and_then(|node| {
-            let mut acting = node.maintainers().filter(|(_, m)| m.phase() != Phase::Quiesced);
+            let mut acting = node.maintainers().filter(|(_, m)| m.acts());
             acting.next().map(|(feed, _)| format!("the maintainer of {feed}"))
         });
         acting.or_else(|| daemon.tasks.keys().next().map(|(feed, span)| format!("{feed}/{span}")))

@@ -269,7 +269,7 @@ impl Coordinator {
         let current = maintainer.node == id && maintainer.epoch == report.epoch && maintainer.from.is_none();
         let origin = maintainer.from.as_ref().is_some_and(|o| o.node == id && o.epoch == report.epoch);
         match (current, origin) {
-            (true, _) => self.take_current(feed, report, now),
+            (true, _) => self.take_current(node, feed, report, now),
             (false, true) => self.take_origin(feed, maintainer, report, now),
             // Only one that was succeeded and has stopped is told to forget: others are left alone.
             (false, false) if report.epoch <= feed.epoch && !is_named(&feed, &report) => {
@@ -301,7 +301,7 @@ impl Coordinator {
         self.feeds.dirty.insert(name);
     }
 
-    fn take_current(&mut self, feed: Feed, report: FeedReport, now: Time) {
+    fn take_current(&mut self, node: NodeIx, feed: Feed, report: FeedReport, now: Time) {
         let name = feed.name.clone();
         let seen = self.feeds.seen.entry(name.clone()).or_default();
         let before = seen.report.as_ref().filter(|before| before.epoch == report.epoch);
@@ -323,9 +323,11 @@ impl Coordinator {
             seen.stored_at = now;
         }
         let cleaned = report.phase == Phase::Cleaned && feed.state == FeedState::Removing;
+        let said = report.clone();
         seen.report = Some(report);
         if cleaned {
             self.change(now, |txn, _| txn.put(Change::FeedGone(name.clone())));
+            self.forget_maintainer(node, &said);
         } else if next != feed {
             self.change(now, |txn, _| txn.put(Change::Feed(next)));
         }

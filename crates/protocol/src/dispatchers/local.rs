@@ -133,8 +133,9 @@ impl Local {
             State::Prepared if epoch > self.epoch => {
                 self.state = State::Running(Work::Going);
                 self.epoch = epoch;
-                // Its own word from an earlier stay may be older than what the maintainer knows.
-                self.checkpoint = self.checkpoint.max(from);
+                // The maintainer's word counts, not that of an earlier stay: the span may have vanished and
+                // come back in between.
+                self.checkpoint = from;
                 self.told = self.checkpoint;
                 tasks.push(Task::Go { run: self.run, epoch, from: self.checkpoint });
                 true

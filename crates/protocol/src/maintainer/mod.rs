@@ -147,6 +147,14 @@ impl Maintainer {
         self.epoch
     }
 
+    /// It may still say something to nodes.
+    pub fn acts(&self) -> bool {
+        match self.phase {
+            Phase::Asking | Phase::Working => true,
+            Phase::Quiesced | Phase::Cleaned => false,
+        }
+    }
+
     /// It has something to say that others wait for.
     pub fn is_urgent(&self) -> bool {
         let Some(report) = &self.report else { return true };
@@ -181,6 +189,10 @@ impl Maintainer {
             if !self.spans.contains_key(name) {
                 let at = if self.phase == Phase::Asking { At::Unknown } else { At::Nowhere };
                 self.insert(name, at, now);
+                let floor = self.next_epoch();
+                if let Some(span) = self.spans.get_mut(name).filter(|_| self.phase != Phase::Asking) {
+                    span.floor = floor;
+                }
             }
         }
     }
@@ -358,7 +370,7 @@ impl Maintainer {
 
     /// What the state and the time bring about, and everything that is to be said.
     pub fn advance(&mut self, roster: &RosterView, now: Time) -> Vec<Output> {
-        if self.phase != Phase::Quiesced {
+        if self.acts() {
             self.retry(now);
             self.plan(roster, now);
             self.do_chores(now);
@@ -392,7 +404,7 @@ impl Maintainer {
     }
 
     pub fn next_wake(&self) -> Option<Time> {
-        if self.phase == Phase::Quiesced {
+        if !self.acts() {
             return None;
         }
         let chore = |chore: &Chore| match chore {

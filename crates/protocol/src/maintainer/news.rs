@@ -42,6 +42,9 @@ impl Maintainer {
                 | HeldState::Stopped => self.insert(name, At::Nowhere, now),
             }
         }
+        if self.spans.get(name).is_some_and(|span| held.epoch < span.floor) && held.epoch != SpanEpoch(0) {
+            return self.of_earlier(node, held, now);
+        }
         if let Some(span) = self.spans.get_mut(name) {
             span.raise(held.checkpoint);
             if span.at.owner() == Some(node) || span.at.destination() == Some(node) {
@@ -55,6 +58,20 @@ impl Maintainer {
             HeldState::Prepared => self.is_prepared(node, name, now),
             HeldState::Preparing => self.is_preparing(node, name),
             HeldState::Absent => self.is_absent(node, name, held.trouble.as_ref(), now),
+        }
+    }
+
+    /// A word on a span that vanished and has come back under its name.
+    fn of_earlier(&mut self, node: &NodeId, held: &Held, now: Time) {
+        match held.state {
+            HeldState::Running => self.stop_stray(node, &held.span, held.epoch),
+            HeldState::Stopped => self.release(node, &held.span),
+            HeldState::Prepared | HeldState::Preparing | HeldState::Absent => {
+                // The state is of today, whatever was here before.
+                let today = Held { epoch: SpanEpoch(0), checkpoint: None, ..held.clone() };
+                self.learn(node, &today, now);
+            }
+            HeldState::Stopping => {}
         }
     }
 

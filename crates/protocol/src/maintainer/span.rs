@@ -46,6 +46,8 @@ pub(super) enum At {
 pub(super) struct Span {
     pub at: At,
     pub checkpoint: Option<Checkpoint>,
+    /// What is said of earlier starts is of a span that vanished, and had the same name.
+    pub floor: SpanEpoch,
     pub trouble: Option<(NodeId, Code, String)>,
     /// Nodes that keep a last word of it, until it runs elsewhere.
     pub kept_on: Vec<NodeId>,
@@ -60,6 +62,7 @@ impl Span {
         Span {
             at,
             checkpoint: None,
+            floor: SpanEpoch(0),
             trouble: None,
             kept_on: Vec::new(),
             tries: 0,
