@@ -1,0 +1,236 @@
+//! Every order in which the steps of two writers can fall, on real files.
+
+use model::{FeedName, SpanName};
+use serde_json::value::to_raw_value;
+
+use super::*;
+use crate::file::{read, segment::Line};
+
+/// Rows that a writer adds at once.
+const BATCH: u64 = 2;
+const ALL: u64 = 20;
+
+fn rows(after: u64, count: u64) -> Vec<Row> {
+    let row = |position| Row {
+        position,
+        key: None,
+        value: to_raw_value(&position).expect("a number"),
+        more: false,
+    };
+    (after + 1..=after + count).map(row).collect()
+}
+
+fn place(dir: &Path) -> Place {
+    let span_dir = dir.join("s");
+    std::fs::create_dir_all(&span_dir).expect("made");
+    Place { dir: span_dir, feed: FeedName::new("f"), span: SpanName::new("s") }
+}
+
+fn begin(place: &Place, epoch: u64) -> Result<Writer, Trouble> {
+    Claim::raise(place, SpanEpoch(epoch))?.measure()?.publish(Time(0))
+}
+
+fn position(writer: &Writer) -> u64 {
+    writer.checkpoint().map_or(0, |checkpoint| checkpoint.position)
+}
+
+fn held(place: &Place) -> Vec<u64> {
+    read(&place.dir).expect("readable").map(|row| row.expect("a row").position).collect()
+}
+
+enum State {
+    Waiting,
+    Claimed(Claim),
+    Measured(Measured),
+    Writing(Writer),
+    Fenced,
+}
+
+/// A writer that is taken through its steps one by one.
+struct Actor {
+    epoch: u64,
+    state: State,
+    step: usize,
+    begun: u64,
+    reported: u64,
+}
+
+const STEPS: usize = 7;
+
+impl Actor {
+    fn new(epoch: u64) -> Actor {
+        Actor { epoch, state: State::Waiting, step: 0, begun: 0, reported: 0 }
+    }
+
+    fn advance(&mut self, place: &Place) {
+        let before = std::mem::replace(&mut self.state, State::Fenced);
+        match self.next(place, before) {
+            Ok(state) => self.state = state,
+            Err(trouble) => assert!(trouble.fenced, "epoch {}: {trouble}", self.epoch),
+        }
+        self.step += 1;
+    }
+
+    fn next(&mut self, place: &Place, state: State) -> Result<State, Trouble> {
+        Ok(match (state, self.step) {
+            (State::Waiting, 0) => State::Claimed(Claim::raise(place, SpanEpoch(self.epoch))?),
+            (State::Claimed(claim), 1) => State::Measured(claim.measure()?),
+            (State::Measured(measured), 2) => {
+                let writer = measured.publish(Time(0))?;
+                self.begun = position(&writer);
+                State::Writing(writer)
+            }
+            (State::Writing(mut writer), step) => {
+                let batch = rows(self.begun, BATCH);
+                let lines: Vec<u8> = batch.iter().flat_map(|row| line_of(row).expect("a row")).collect();
+                match step {
+                    3 => writer.confirm()?,
+                    4 => writer.write(&lines).expect("written"),
+                    5 => {
+                        writer.sync().expect("synced");
+                        writer.tail.bytes += lines.len() as u64;
+                        writer.tail.position = Some(self.begun + BATCH);
+                    }
+                    6 => {
+                        writer.confirm()?;
+                        self.reported = position(&writer);
+                    }
+                    step => panic!("no step {step}"),
+                }
+                State::Writing(writer)
+            }
+            (State::Fenced, _) => State::Fenced,
+            (State::Waiting | State::Claimed(_) | State::Measured(_), step) => panic!("step {step}"),
+        })
+    }
+}
+
+/// All orders of `a` times false and `b` times true.
+fn orders(a: usize, b: usize) -> Vec<Vec<bool>> {
+    if a == 0 && b == 0 {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for (turn, left) in [(false, a.checked_sub(1).map(|a| (a, b))), (true, b.checked_sub(1).map(|b| (a, b)))]
+    {
+        let Some((a, b)) = left else { continue };
+        all.extend(orders(a, b).into_iter().map(|mut order| {
+            order.insert(0, turn);
+            order
+        }));
+    }
+    all
+}
+
+/// Two writers in one order, then a third that finishes. What readers see grows in order all along and
+/// always holds what was reported.
+fn play(order: &[bool], mut old: Actor, mut young: Actor, place: &Place) {
+    for turn in order {
+        if *turn { &mut young } else { &mut old }.advance(place);
+        let held = held(place);
+        let last = held.last().copied().unwrap_or(0);
+        assert_eq!(held, (1..=last).collect::<Vec<_>>(), "{order:?}");
+        assert!(last >= old.reported.max(young.reported), "{order:?}: reported rows are not there");
+        if matches!(young.state, State::Writing(_)) {
+            assert!(young.begun >= old.reported, "{order:?}: left out what was reported");
+        }
+    }
+    let mut last = begin(place, 99).expect("the highest epoch");
+    let after = position(&last);
+    assert!(after >= old.reported.max(young.reported), "{order:?}");
+    last.commit(&rows(after, ALL - after)).expect("committed");
+    // Those who were paused wake up and write what they had.
+    for zombie in [&old, &young] {
+        if let State::Writing(writer) = &zombie.state {
+            writer.write(b"{\"position\":1000,\"row\":\"of a zombie\"}\n").expect("the file takes it");
+            assert!(writer.confirm().is_err_and(|trouble| trouble.fenced));
+        }
+    }
+    assert_eq!(held(place), (1..=ALL).collect::<Vec<_>>(), "{order:?}");
+}
+
+#[test]
+fn a_predecessor_never_reports_what_its_successor_left_out_whatever_the_order() {
+    for order in orders(STEPS - 3, 3) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path());
+        let mut old = Actor::new(1);
+        (0..3).for_each(|_| old.advance(&place));
+        play(&order, old, Actor::new(2), &place);
+    }
+}
+
+#[test]
+fn of_two_that_take_over_at_once_the_higher_wins_whatever_the_order() {
+    for order in orders(STEPS, 3) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path());
+        begin(&place, 1).and_then(|mut first| first.commit(&rows(0, 3))).expect("committed");
+        play(&order, Actor::new(2), Actor::new(3), &place);
+    }
+}
+
+#[test]
+fn a_torn_last_line_is_cut_off_by_the_successors_header() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = place(dir.path());
+    let mut first = begin(&place, 1).expect("begun");
+    first.commit(&rows(0, 3)).expect("committed");
+    first.write(b"{\"position\":4,\"ro").expect("written");
+    drop(first);
+    assert_eq!(held(&place), [1, 2, 3]);
+    let mut second = begin(&place, 2).expect("begun");
+    assert_eq!(position(&second), 3);
+    second.commit(&rows(3, 2)).expect("committed");
+    assert_eq!(held(&place), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn an_epoch_that_is_started_again_goes_on_in_its_segment_once_its_writer_is_gone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = place(dir.path());
+    let mut first = begin(&place, 5).expect("begun");
+    first.commit(&rows(0, 2)).expect("committed");
+    first.write(b"torn").expect("written");
+    let busy = begin(&place, 5).err().expect("the first is still there");
+    assert!(busy.passes && !busy.fenced, "{busy}");
+    drop(first);
+    let mut again = begin(&place, 5).expect("begun");
+    assert_eq!(position(&again), 2);
+    again.commit(&rows(2, 1)).expect("committed");
+    assert_eq!(held(&place), [1, 2, 3]);
+}
+
+#[test]
+fn many_rows_go_through_in_several_writes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = place(dir.path());
+    let mut writer = begin(&place, 1).expect("begun");
+    let long = to_raw_value(&"x".repeat(WRITE_BYTES / 3)).expect("a string");
+    let batch: Vec<Row> = rows(0, 8).into_iter().map(|row| Row { value: long.clone(), ..row }).collect();
+    writer.commit(&batch).expect("committed");
+    assert_eq!(held(&place), (1..=8).collect::<Vec<_>>());
+    let text = std::fs::read_to_string(segment_path(&place.dir, 1)).expect("there");
+    assert!(text.lines().skip(1).all(|line| serde_json::from_str::<Line>(line).is_ok()));
+}
+
+#[test]
+fn a_writer_of_an_earlier_epoch_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = place(dir.path());
+    begin(&place, 7).expect("begun");
+    let before = Listing::of(&place.dir).expect("listed");
+    assert!(begin(&place, 6).is_err_and(|trouble| trouble.fenced));
+    assert_eq!(Listing::of(&place.dir).expect("listed"), before);
+}
+
+#[test]
+fn a_directory_of_another_feed_is_not_written_to() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let here = place(dir.path());
+    begin(&here, 1).expect("begun");
+    let other = Place { feed: FeedName::new("g"), ..here };
+    let trouble = begin(&other, 2).err().expect("refused");
+    assert_eq!(trouble.code, Code::SinkUnfit);
+    assert!(trouble.message.contains("feed \"f\""), "{trouble}");
+}
