@@ -6,13 +6,16 @@
 //! *Invariant:* nothing here starts, stops or moves a span by itself. A row whose span epoch is not
 //! the highest that its sink has seen takes no effect.
 
+pub mod command;
 mod contract;
 mod copy;
 pub mod file;
 mod idle;
 mod log;
 pub mod rows;
+mod sys;
 
+use std::ffi::OsString;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,16 +23,29 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use model::{Code, FeedName, FeedSpec, PipelineSpec, Time, spec};
 use tokio::sync::Semaphore;
 
+use command::{CommandPipeline, Limits};
+
 pub use contract::{Control, Outlook, Pipeline, Prepared, Trouble};
 pub use copy::Copy;
 pub use idle::Idle;
 pub use log::LogSource;
 
+/// What a pipeline has to know of the node that it runs on.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    pub node: String,
+    /// The program that guards commands, with its first arguments: one that calls
+    /// [`command::guard::guard_main`] with those that follow.
+    pub guard: Vec<OsString>,
+}
+
 /// The pipeline of a feed on this node. Nothing is touched before it is asked something.
-pub fn open(feed: &FeedName, spec: &FeedSpec) -> Result<Arc<dyn Pipeline>, Trouble> {
+pub fn open(feed: &FeedName, spec: &FeedSpec, host: &Host) -> Result<Arc<dyn Pipeline>, Trouble> {
     match &spec.pipeline {
         PipelineSpec::Copy { source, sink } => copy_of(feed, source, sink),
-        PipelineSpec::Command { .. } => Err(Trouble::lasting(Code::CommandFailed, "commands")),
+        PipelineSpec::Command { command, env } => {
+            Ok(Arc::new(CommandPipeline::new(feed, host, command, env, Limits::default())))
+        }
         PipelineSpec::Idle { spans } => Ok(Arc::new(Idle::new(*spans))),
     }
 }
