@@ -93,13 +93,14 @@ impl RowSource for LogSource {
         let file = self.file_of(span);
         let opened = blocking(&self.slots, move || {
             if expected.is_some() {
-                mark::prove(&path, &feed, expected.as_deref(), false)?;
+                mark::prove(&path, &feed, expected.as_deref(), false).map_err(of_source)?;
             }
             Opened::open(&file, true)
         })
         .await?;
+        let following = self.follower.follow(&opened.path);
         Ok(Box::new(LogReader {
-            following: self.follower.follow(&opened.path),
+            following: following.map_err(|e| trouble("following", &opened.path, &e))?,
             opened: Arc::new(opened),
             slots: self.slots.clone(),
             position: 0,
@@ -113,7 +114,7 @@ impl RowSource for LogSource {
             return Ok(());
         }
         let (path, feed) = (self.path.clone(), self.feed.clone());
-        blocking(&self.slots, move || mark::remove(&path, &feed)).await
+        blocking(&self.slots, move || mark::remove(&path, &feed).map_err(of_source)).await
     }
 
     fn expect(&self, mark: &str) {
@@ -123,11 +124,21 @@ impl RowSource for LogSource {
 
 /// A source need not be writable; without a mark of its own it is proved by the span's file alone.
 fn mark_source(path: &Path, feed: &FeedName, expected: Option<&str>) -> Result<Option<String>, Trouble> {
-    match mark::prove(path, feed, expected, true) {
+    match mark::prove(path, feed, expected, true).map_err(of_source) {
         Ok(mark) => Ok(Some(mark)),
-        Err(trouble) if expected.is_none() && trouble.code == Code::SinkUnfit => Ok(None),
+        Err(trouble) if expected.is_none() && trouble.code == Code::SourceUnfit => Ok(None),
         Err(trouble) => Err(trouble),
     }
+}
+
+/// Marks are mostly a sink's.
+fn of_source(trouble: Trouble) -> Trouble {
+    let code = match trouble.code {
+        Code::SinkUnfit => Code::SourceUnfit,
+        Code::SinkUnreachable => Code::SourceUnreachable,
+        other => other,
+    };
+    Trouble { code, ..trouble }
 }
 
 fn spans_of(path: &Path) -> Result<Outlook, Trouble> {
@@ -398,7 +409,7 @@ mod tests {
         let path = dir.path().join("a.log");
         std::fs::write(&path, "x\n").expect("written");
         let opened = Arc::new(Opened::open(&path, true).expect("it is there"));
-        let following = Follower::default().follow(&path);
+        let following = Follower::default().follow(&path).expect("followed");
         let slots = Arc::new(Semaphore::new(1));
         let mut reader = LogReader { opened, following, slots, position: 0, seen: None, goal: None };
         let mut step = |at, length, position, all| {

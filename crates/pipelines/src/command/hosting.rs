@@ -91,6 +91,13 @@ struct Life<'a> {
     parked: Vec<Order>,
 }
 
+/// Who waits for something of a life that has ended.
+struct Waiters {
+    pending: BTreeMap<u64, Pending>,
+    hosted: BTreeMap<SpanName, Hosted>,
+    parked: Vec<Order>,
+}
+
 /// Why a life ended.
 enum End {
     /// Nobody is left to ask.
@@ -111,7 +118,9 @@ impl Hosting {
                 Ok(process) => {
                     let mut life = Life::new(&spec, process);
                     let end = self.live(&mut life).await;
-                    let end = life.close(end).await;
+                    let (process, waiters) = life.split();
+                    let words = self.ended(process).await;
+                    let end = waiters.close(&spec, end, &words);
                     if begun.elapsed() >= spec.limits.steady_after {
                         self.failures = 0;
                     }
@@ -153,7 +162,7 @@ impl Hosting {
     }
 
     /// A process that has said hello.
-    async fn start(&self) -> Result<Process, Trouble> {
+    async fn start(&mut self) -> Result<Process, Trouble> {
         let fence_ms = self.spec.lease().fence_ms;
         if fence_ms <= sys::boot_ms() {
             let why = "is not started: the node has no lease, and it must not run without one";
@@ -186,9 +195,31 @@ impl Hosting {
         match greeted.await {
             Ok(()) => Ok(process),
             Err(why) => {
-                self.spec.lease().pipe = None;
-                let words = process.ended().await;
+                let words = self.ended(process).await;
                 Err(self.trouble(&together(&why, &words)))
+            }
+        }
+    }
+
+    /// Ends it, and waits until nothing of it runs: until then a successor could find it still writing.
+    /// Those who ask meanwhile wait as well, but not for ever.
+    async fn ended(&mut self, process: Process) -> String {
+        self.spec.lease().pipe = None;
+        let ended = process.ended();
+        tokio::pin!(ended);
+        let mut wanted = true;
+        loop {
+            let patience = tokio::time::sleep(self.spec.limits.answer);
+            tokio::select! {
+                words = &mut ended => return words,
+                order = self.orders.recv(), if wanted => match order {
+                    Some(order) => self.waiting.push_back(order),
+                    None => wanted = false,
+                },
+                () = patience => {
+                    let trouble = self.trouble("was killed, and does not end");
+                    self.waiting.drain(..).for_each(|order| order.refuse(&trouble));
+                }
             }
         }
     }
@@ -493,13 +524,18 @@ impl<'a> Life<'a> {
         }
     }
 
+    fn split(self) -> (Process, Waiters) {
+        let Life { process, pending, hosted, parked, .. } = self;
+        (process, Waiters { pending, hosted, parked })
+    }
+}
+
+impl Waiters {
     /// Everybody who waits is told, once nothing of the process runs any more.
-    async fn close(self, end: End) -> Option<Trouble> {
-        self.spec.lease().pipe = None;
-        let words = self.process.ended().await;
+    fn close(self, spec: &Spec, end: End, words: &str) -> Option<Trouble> {
         let trouble = match end {
             End::Unwanted => return None,
-            End::Failed(why) => failed(self.spec, &together(&why, &words)),
+            End::Failed(why) => failed(spec, &together(&why, words)),
         };
         for pending in self.pending.into_values() {
             pending.reply(Err(trouble.clone()));

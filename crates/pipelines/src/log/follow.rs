@@ -4,6 +4,7 @@
 //! shared directory.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,18 +61,18 @@ pub struct Following {
 }
 
 impl Follower {
-    pub fn follow(&self, path: &Path) -> Following {
+    pub fn follow(&self, path: &Path) -> io::Result<Following> {
         let (told, looks) = watch::channel(Look::Nothing);
         let mut followed = lock(&self.0);
+        if !followed.looking {
+            let shared = self.0.clone();
+            std::thread::Builder::new().name("log-follower".into()).spawn(move || look_on(&shared))?;
+            followed.looking = true;
+        }
         let id = followed.next;
         followed.next += 1;
         followed.files.insert(id, Arc::new(Entry { path: path.into(), told }));
-        if !followed.looking {
-            let shared = self.0.clone();
-            let thread = std::thread::Builder::new().name("log-follower".into());
-            followed.looking = thread.spawn(move || look_on(&shared)).is_ok();
-        }
-        Following { id, followed: self.0.clone(), looks }
+        Ok(Following { id, followed: self.0.clone(), looks })
     }
 }
 

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use model::{Checkpoint, FeedName, SpanName, Time};
-use pipelines::Pipeline;
+use model::{Checkpoint, FeedName, SpanEpoch, SpanName, Time, spec};
 use pipelines::command::CommandPipeline;
+use pipelines::{Control, Pipeline};
 
 use crate::stage::{LONG_MS, Stage, boot_ms, host, limits, run, until};
 
@@ -17,6 +17,7 @@ crate::tests![
     a_start_with_an_earlier_epoch_than_the_one_that_runs_is_fenced,
     what_was_prepared_and_is_not_wanted_is_released,
     the_example_copies_lines_hands_over_and_fences,
+    the_file_of_the_example_is_a_feed,
 ];
 
 async fn what_a_command_lists_is_sorted_and_once_each() {
@@ -44,16 +45,21 @@ async fn one_that_is_dropped_is_stopped_and_its_successor_waits_for_that() {
     first.task.abort();
     assert!(first.task.await.unwrap_err().is_cancelled());
     until("it is told to stop", || stage.heard().last().is_some_and(|told| told == "stop slow")).await;
-    // The fake is busy with the stop; what is asked meanwhile waits, the start as well.
-    let pipeline = stage.pipeline.clone();
-    let prepared = tokio::spawn(async move { run(&*pipeline, "slow", 2, None).await.unwrap() });
+    let (sender, _progress) = tokio::sync::watch::channel(None);
+    let control = Control { stop: Default::default(), progress: sender };
+    let prepared = stage.pipeline.prepare(&SpanName::new("slow")).await.unwrap();
+    let mut second = prepared.run(SpanEpoch(2), None, control.clone());
+    // Polled once, it has asked to be started. What is asked after that is answered; it is not started.
+    assert!(second.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_pending());
+    stage.pipeline.look().await.unwrap();
+    let before = ["hello", "prepare slow", "start slow", "stop slow", "prepare slow", "spans"];
+    assert_eq!(stage.heard(), before);
     stage.open_gate();
-    let mut second = prepared.await.unwrap();
-    second.reached(1).await;
-    assert_eq!(
-        stage.heard(),
-        ["hello", "prepare slow", "start slow", "stop slow", "prepare slow", "start slow"]
-    );
+    let second = tokio::spawn(second);
+    until("it is started", || stage.heard().len() > before.len()).await;
+    assert_eq!(stage.heard().last().unwrap(), "start slow");
+    control.stop.cancel();
+    assert_eq!(second.await.unwrap().unwrap().position, 50);
 }
 
 async fn a_start_with_an_earlier_epoch_than_the_one_that_runs_is_fenced() {
@@ -125,4 +131,15 @@ async fn the_example_copies_lines_hands_over_and_fences() {
     assert!(run(&*node_2, "a", 2, None).await.unwrap().trouble().await.fenced);
     assert_eq!(copied(), "one\ntwo\nhalf\nthree\nfour\n");
     third.stopped().await.unwrap();
+}
+
+async fn the_file_of_the_example_is_a_feed() {
+    #[derive(serde::Deserialize)]
+    struct File {
+        feed: Vec<spec::FeedFile>,
+    }
+    let file: File = toml::from_str(include_str!("../../../../examples/feed_command.toml")).unwrap();
+    let (name, spec) = file.feed[0].check().unwrap();
+    assert_eq!(name.as_str(), "lines");
+    assert!(pipelines::open(&name, &spec, &host()).is_ok());
 }
