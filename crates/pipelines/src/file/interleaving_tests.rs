@@ -1,6 +1,10 @@
-//! Every order in which the steps of two writers can fall, on real files.
+//! Every order in which the steps of two writers can fall, and many orders of more, on real files.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use model::{FeedName, SpanName};
+use proptest::prelude::*;
 use serde_json::value::to_raw_value;
 
 use super::*;
@@ -18,6 +22,11 @@ fn rows(after: u64, count: u64) -> Vec<Row> {
         more: false,
     };
     (after + 1..=after + count).map(row).collect()
+}
+
+/// Orders are tried here, not disks: in memory where that is possible.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
 }
 
 fn place(dir: &Path) -> Place {
@@ -60,6 +69,17 @@ const STEPS: usize = 7;
 impl Actor {
     fn new(epoch: u64) -> Actor {
         Actor { epoch, state: State::Waiting, step: 0, begun: 0, reported: 0 }
+    }
+
+    /// After its last step, the next batch.
+    fn go_on(&mut self, place: &Place) {
+        if self.step == STEPS {
+            self.step = 3;
+            if let State::Writing(writer) = &self.state {
+                self.begun = position(writer);
+            }
+        }
+        self.advance(place);
     }
 
     fn advance(&mut self, place: &Place) {
@@ -152,7 +172,7 @@ fn play(order: &[bool], mut old: Actor, mut young: Actor, place: &Place) {
 #[test]
 fn a_predecessor_never_reports_what_its_successor_left_out_whatever_the_order() {
     for order in orders(STEPS - 3, 3) {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = scratch();
         let place = place(dir.path());
         let mut old = Actor::new(1);
         (0..3).for_each(|_| old.advance(&place));
@@ -163,7 +183,7 @@ fn a_predecessor_never_reports_what_its_successor_left_out_whatever_the_order() 
 #[test]
 fn of_two_that_take_over_at_once_the_higher_wins_whatever_the_order() {
     for order in orders(STEPS, 3) {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = scratch();
         let place = place(dir.path());
         begin(&place, 1).and_then(|mut first| first.commit(&rows(0, 3))).expect("committed");
         play(&order, Actor::new(2), Actor::new(3), &place);
@@ -172,7 +192,7 @@ fn of_two_that_take_over_at_once_the_higher_wins_whatever_the_order() {
 
 #[test]
 fn a_torn_last_line_is_cut_off_by_the_successors_header() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = scratch();
     let place = place(dir.path());
     let mut first = begin(&place, 1).expect("begun");
     first.commit(&rows(0, 3)).expect("committed");
@@ -187,7 +207,7 @@ fn a_torn_last_line_is_cut_off_by_the_successors_header() {
 
 #[test]
 fn an_epoch_that_is_started_again_goes_on_in_its_segment_once_its_writer_is_gone() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = scratch();
     let place = place(dir.path());
     let mut first = begin(&place, 5).expect("begun");
     first.commit(&rows(0, 2)).expect("committed");
@@ -203,7 +223,7 @@ fn an_epoch_that_is_started_again_goes_on_in_its_segment_once_its_writer_is_gone
 
 #[test]
 fn many_rows_go_through_in_several_writes() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = scratch();
     let place = place(dir.path());
     let mut writer = begin(&place, 1).expect("begun");
     let long = to_raw_value(&"x".repeat(WRITE_BYTES / 3)).expect("a string");
@@ -216,7 +236,7 @@ fn many_rows_go_through_in_several_writes() {
 
 #[test]
 fn a_writer_of_an_earlier_epoch_leaves_nothing_behind() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = scratch();
     let place = place(dir.path());
     begin(&place, 7).expect("begun");
     let before = Listing::of(&place.dir).expect("listed");
@@ -226,11 +246,110 @@ fn a_writer_of_an_earlier_epoch_leaves_nothing_behind() {
 
 #[test]
 fn a_directory_of_another_feed_is_not_written_to() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = scratch();
     let here = place(dir.path());
     begin(&here, 1).expect("begun");
     let other = Place { feed: FeedName::new("g"), ..here };
     let trouble = begin(&other, 2).err().expect("refused");
     assert_eq!(trouble.code, Code::SinkUnfit);
     assert!(trouble.message.contains("feed \"f\""), "{trouble}");
+}
+
+/// In the midst of a batch of one writer, at each of its steps, another takes over and goes on.
+#[test]
+fn a_batch_during_which_another_takes_over_is_reported_only_if_it_counts() {
+    let mut outcomes = Vec::new();
+    // Confirm, write, sync, confirm.
+    for at in 0..4 {
+        let dir = scratch();
+        let here = place(dir.path());
+        let mut old = begin(&here, 1).expect("begun");
+        old.commit(&rows(0, 3)).expect("committed");
+        let (calls, young) = (AtomicUsize::new(0), Arc::new(Mutex::new(None)));
+        let (there, taken) = (here.clone(), young.clone());
+        old.meanwhile = Some(Box::new(move |_| {
+            if calls.fetch_add(1, Ordering::Relaxed) == at {
+                let mut young = begin(&there, 2).expect("begun");
+                let after = position(&young);
+                young.commit(&rows(after, 10 - after)).expect("committed");
+                *taken.lock().expect("no panic") = Some(after);
+            }
+        }));
+        let result = old.commit(&rows(3, 2));
+        let began_at = young.lock().expect("no panic").expect("taken over");
+        assert!(result.is_err_and(|trouble| trouble.fenced), "step {at}");
+        assert_eq!(held(&here), (1..=10).collect::<Vec<_>>(), "step {at}");
+        outcomes.push(began_at);
+    }
+    // Rows that were written and not reported may count or not; the successor goes on behind those that do.
+    assert_eq!(outcomes, [3, 3, 5, 5]);
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    /// One more, with the next epoch.
+    Join,
+    Step(usize),
+    /// It is gone, and may have been writing.
+    Kill(usize, usize),
+    /// It is started again with its epoch.
+    Again(usize),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        2 => Just(Act::Join),
+        12 => (0..4usize).prop_map(Act::Step),
+        1 => (0..4usize, 0..60usize).prop_map(|(who, torn)| Act::Kill(who, torn)),
+        1 => (0..4usize).prop_map(Act::Again),
+    ];
+    prop::collection::vec(act, 1..80)
+}
+
+fn torn(actor: &Actor, bytes: usize) {
+    if let State::Writing(writer) = &actor.state {
+        let lines: Vec<u8> =
+            rows(position(writer), 3).iter().flat_map(|r| line_of(r).expect("a row")).collect();
+        writer.write(&lines[..bytes.min(lines.len())]).expect("written");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn whoever_steps_is_killed_or_wakes_up_readers_see_each_row_once_in_order(acts in acts()) {
+        let dir = scratch();
+        let place = place(dir.path());
+        let (mut actors, mut epoch, mut reported) = (Vec::<Actor>::new(), 0, 0);
+        for act in &acts {
+            let count = actors.len();
+            match act {
+                Act::Join => {
+                    epoch += 1;
+                    actors.push(Actor::new(epoch));
+                }
+                Act::Step(who) if count > 0 => actors[who % count].go_on(&place),
+                Act::Kill(who, bytes) if count > 0 => {
+                    let gone = actors.swap_remove(who % count);
+                    // A write that nobody looked at the fence before: that was done long ago.
+                    torn(&gone, *bytes);
+                }
+                Act::Again(who) if count > 0 => {
+                    let again = &mut actors[who % count];
+                    *again = Actor { reported: again.reported, ..Actor::new(again.epoch) };
+                }
+                Act::Step(_) | Act::Kill(..) | Act::Again(_) => {}
+            }
+            reported = actors.iter().map(|actor| actor.reported).fold(reported, u64::max);
+            let held = held(&place);
+            let last = held.last().copied().unwrap_or(0);
+            prop_assert_eq!(&held, &(1..=last).collect::<Vec<_>>());
+            prop_assert!(last >= reported, "{} rows are there, {} were reported", last, reported);
+        }
+        let mut last = begin(&place, epoch + 1).expect("the highest epoch");
+        let after = position(&last);
+        last.commit(&rows(after, 2)).expect("committed");
+        actors.iter().for_each(|zombie| torn(zombie, 1000));
+        prop_assert_eq!(held(&place), (1..=after + 2).collect::<Vec<_>>());
+    }
 }

@@ -142,7 +142,7 @@ impl Measured {
         tidy_up(&dir, epoch);
         let bytes = bytes.len() as u64;
         let tail = Tail { bytes, position: after.and_then(|after| after.position), seen_from: bytes };
-        Ok(Writer { claim, file, at, tail, broken: false })
+        Ok(Writer::new(claim, file, at, tail))
     }
 
     /// The lock is ours, so nobody else writes this segment: what is not whole can go.
@@ -154,8 +154,16 @@ impl Measured {
         self.claim.belongs(&path, &header)?;
         file.set_len(tail.bytes).map_err(fail)?;
         settle(&path, &tail)?;
-        Ok(Writer { claim: self.claim, file, at: Time(at.0.max(header.at)), tail, broken: false })
+        Ok(Writer::new(self.claim, file, Time(at.0.max(header.at)), tail))
     }
+}
+
+/// What a batch is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Confirm,
+    Write,
+    Sync,
 }
 
 /// One epoch's writer of a span. Each of its steps may block.
@@ -168,9 +176,23 @@ pub struct Writer {
     tail: Tail,
     /// A write began and did not end well: what is behind the tail is unknown.
     broken: bool,
+    #[cfg(test)]
+    meanwhile: Option<Box<dyn Fn(Step) + Send>>,
 }
 
 impl Writer {
+    fn new(claim: Claim, file: File, at: Time, tail: Tail) -> Writer {
+        Writer {
+            claim,
+            file,
+            at,
+            tail,
+            broken: false,
+            #[cfg(test)]
+            meanwhile: None,
+        }
+    }
+
     /// How far the sink is; `None` if it holds nothing of the span.
     pub fn checkpoint(&self) -> Option<Checkpoint> {
         self.tail.position.map(|position| Checkpoint { position, at: self.at })
@@ -225,16 +247,30 @@ impl Writer {
     }
 
     fn write(&self, lines: &[u8]) -> io::Result<()> {
+        self.before(Step::Write);
         self.file.write_all_at(lines, self.tail.bytes)
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.before(Step::Sync);
         self.file.sync_data()
     }
 
     /// No higher epoch claims the span. What was durable before this call may be reported.
     pub fn confirm(&self) -> Result<(), Trouble> {
+        self.before(Step::Confirm);
         fence(&self.claim.place.dir, self.claim.epoch)
+    }
+
+    #[cfg(not(test))]
+    fn before(&self, _step: Step) {}
+
+    /// Tests let others in between any two steps.
+    #[cfg(test)]
+    fn before(&self, step: Step) {
+        if let Some(meanwhile) = &self.meanwhile {
+            meanwhile(step);
+        }
     }
 }
 
