@@ -36,7 +36,10 @@ fn place(dir: &Path) -> Place {
 }
 
 fn begin(place: &Place, epoch: u64) -> Result<Writer, Trouble> {
-    Claim::raise(place, SpanEpoch(epoch))?.measure()?.publish(Time(0))
+    let mut writer = Claim::raise(place, SpanEpoch(epoch))?.measure()?.publish(Time(0))?;
+    writer.confirm()?;
+    writer.tidy();
+    Ok(writer)
 }
 
 fn position(writer: &Writer) -> u64 {
@@ -64,7 +67,10 @@ struct Actor {
     reported: u64,
 }
 
-const STEPS: usize = 7;
+const STEPS: usize = 9;
+/// Until it has taken over, and until it writes.
+const OPENING: usize = 3;
+const SETTLED: usize = 5;
 
 impl Actor {
     fn new(epoch: u64) -> Actor {
@@ -74,7 +80,7 @@ impl Actor {
     /// After its last step, the next batch.
     fn go_on(&mut self, place: &Place) {
         if self.step == STEPS {
-            self.step = 3;
+            self.step = SETTLED;
             if let State::Writing(writer) = &self.state {
                 self.begun = position(writer);
             }
@@ -104,14 +110,15 @@ impl Actor {
                 let batch = rows(self.begun, BATCH);
                 let lines: Vec<u8> = batch.iter().flat_map(|row| line_of(row).expect("a row")).collect();
                 match step {
-                    3 => writer.confirm()?,
-                    4 => writer.write(&lines).expect("written"),
-                    5 => {
+                    3 | 5 => writer.confirm()?,
+                    4 => writer.tidy(),
+                    6 => writer.write(&lines).expect("written"),
+                    7 => {
                         writer.sync().expect("synced");
                         writer.tail.bytes += lines.len() as u64;
                         writer.tail.position = Some(self.begun + BATCH);
                     }
-                    6 => {
+                    8 => {
                         writer.confirm()?;
                         self.reported = position(&writer);
                     }
@@ -171,18 +178,18 @@ fn play(order: &[bool], mut old: Actor, mut young: Actor, place: &Place) {
 
 #[test]
 fn a_predecessor_never_reports_what_its_successor_left_out_whatever_the_order() {
-    for order in orders(STEPS - 3, 3) {
+    for order in orders(STEPS - OPENING, SETTLED) {
         let dir = scratch();
         let place = place(dir.path());
         let mut old = Actor::new(1);
-        (0..3).for_each(|_| old.advance(&place));
+        (0..OPENING).for_each(|_| old.advance(&place));
         play(&order, old, Actor::new(2), &place);
     }
 }
 
 #[test]
 fn of_two_that_take_over_at_once_the_higher_wins_whatever_the_order() {
-    for order in orders(STEPS, 3) {
+    for order in orders(STEPS, SETTLED) {
         let dir = scratch();
         let place = place(dir.path());
         begin(&place, 1).and_then(|mut first| first.commit(&rows(0, 3))).expect("committed");
@@ -217,6 +224,8 @@ fn an_epoch_that_is_started_again_goes_on_in_its_segment_once_its_writer_is_gone
     drop(first);
     let mut again = begin(&place, 5).expect("begun");
     assert_eq!(position(&again), 2);
+    let length = std::fs::metadata(segment_path(&place.dir, 5)).expect("there").len();
+    assert_eq!(length, again.tail.bytes, "what was torn is gone");
     again.commit(&rows(2, 1)).expect("committed");
     assert_eq!(held(&place), [1, 2, 3]);
 }
@@ -352,4 +361,21 @@ proptest! {
         actors.iter().for_each(|zombie| torn(zombie, 1000));
         prop_assert_eq!(held(&place), (1..=after + 2).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn a_span_that_is_moved_while_idle_leaves_no_trail_of_segments() {
+    let dir = scratch();
+    let place = place(dir.path());
+    for epoch in 1..50 {
+        assert_eq!(begin(&place, epoch).map(|writer| position(&writer)).expect("begun"), 0);
+    }
+    begin(&place, 50).and_then(|mut writer| writer.commit(&rows(0, 3))).expect("committed");
+    for epoch in 51..100 {
+        assert_eq!(begin(&place, epoch).map(|writer| position(&writer)).expect("begun"), 3);
+    }
+    let listing = Listing::of(&place.dir).expect("listed");
+    assert_eq!((listing.segments, listing.claims), (vec![50, 99], vec![99]));
+    begin(&place, 100).and_then(|mut writer| writer.commit(&rows(3, 2))).expect("committed");
+    assert_eq!(held(&place), [1, 2, 3, 4, 5]);
 }

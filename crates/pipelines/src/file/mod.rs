@@ -150,8 +150,9 @@ impl SpanWriter for FileWriter {
         let place = self.place.clone();
         let writer = blocking(&self.slots, move || {
             let at = from.map(|from| from.at).unwrap_or_default();
-            let writer = Claim::raise(&place, epoch)?.measure()?.publish(at)?;
+            let mut writer = Claim::raise(&place, epoch)?.measure()?.publish(at)?;
             writer.confirm()?;
+            writer.tidy();
             Ok::<_, Trouble>(writer)
         })
         .await?;

@@ -25,6 +25,20 @@ pub enum ReadError {
 /// The rows of a span as they are at this moment, in the order of the source, each exactly once. `dir` is
 /// `PATH/FEED/SPAN`. Rows that come while they are read are not among them.
 pub fn read(dir: &Path) -> Result<Rows, ReadError> {
+    for _ in 0..TRIES {
+        match read_once(dir) {
+            // Segments without rows go when their span is taken over; the next listing is without them.
+            Err(ReadError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            result => return result,
+        }
+    }
+    read_once(dir)
+}
+
+/// How often segments may vanish under a reader before it is taken for damage.
+const TRIES: u32 = 5;
+
+fn read_once(dir: &Path) -> Result<Rows, ReadError> {
     let mut parts = Vec::new();
     let mut next = Listing::of(dir)?.segments.last().map(|epoch| (*epoch, None));
     while let Some((epoch, counts)) = next {

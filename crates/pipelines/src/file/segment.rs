@@ -74,6 +74,8 @@ pub struct Tail {
     pub position: Option<u64>,
     /// Where the lines begin that were looked at to find out. What is before them was durable.
     pub seen_from: u64,
+    /// There is no row that counts.
+    pub is_empty: bool,
 }
 
 /// Which epochs have left something in a span's directory.
@@ -166,8 +168,8 @@ pub fn header_of(path: &Path, file: &File) -> Result<(Header, u64), Trouble> {
 pub fn tail_of(path: &Path, file: &File) -> Result<(Header, Tail), Trouble> {
     let fail = |e: io::Error| trouble("reading", path, &e);
     let (header, first) = header_of(path, file)?;
-    let none =
-        Tail { bytes: first, position: header.after.and_then(|after| after.position), seen_from: first };
+    let position = header.after.and_then(|after| after.position);
+    let none = Tail { bytes: first, position, seen_from: first, is_empty: true };
     let length = file.metadata().map_err(fail)?.len();
     let mut window = WRITE_BYTES as u64 + 1;
     loop {
@@ -200,7 +202,8 @@ fn last_whole(bytes: &[u8], offset: u64) -> Option<Tail> {
         highest = row.position;
         end += line.len() as u64;
         if !row.more {
-            found = Some(Tail { bytes: end, position: Some(row.position), seen_from: offset });
+            found =
+                Some(Tail { bytes: end, position: Some(row.position), seen_from: offset, is_empty: false });
         }
     }
     found

@@ -6,6 +6,11 @@
 //! 2. [`Claim::measure`]: how much of the highest lower segment is whole.
 //! 3. [`Measured::publish`]: a segment whose header says so, under its name by one rename.
 //!
+//! 4. [`Writer::confirm`], then [`Writer::tidy`]: segments without rows, which spans that are moved while they
+//!    are idle would leave behind without end, are skipped by the header of the next and removed. Removing
+//!    comes after a look for higher claims that comes after publishing: whoever claims later than that
+//!    look lists the directory later still, finds this segment, and has no use for those below it.
+//!
 //! A crash after any of these leaves a claim that nobody owns, or a segment without rows; the next epoch
 //! goes over both.
 //!
@@ -73,19 +78,33 @@ impl Claim {
     pub fn measure(self) -> Result<Measured, Trouble> {
         let listing = Listing::of(&self.place.dir)?;
         let own = listing.segments.contains(&self.epoch.0);
-        let before = listing.segments.iter().rev().find(|epoch| **epoch < self.epoch.0).copied();
+        let before = listing.segments.iter().rev().find(|epoch| **epoch < self.epoch.0);
         let before = match before.filter(|_| !own) {
-            Some(epoch) => {
-                let path = segment_path(&self.place.dir, epoch);
-                let file = File::open(&path).map_err(|e| trouble("opening", &path, &e))?;
-                let (header, tail) = tail_of(&path, &file)?;
-                self.belongs(&path, &header)?;
-                settle(&path, &tail)?;
-                Some((header, tail))
-            }
-            None => None,
+            Some(epoch) => self.measure_one(*epoch)?,
+            None => Before::default(),
         };
         Ok(Measured { claim: self, own, before })
+    }
+
+    fn measure_one(&self, epoch: u64) -> Result<Before, Trouble> {
+        let path = segment_path(&self.place.dir, epoch);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) => {
+                // Only a higher epoch would have tidied it away.
+                fence(&self.place.dir, self.epoch)?;
+                return Err(trouble("opening", &path, &e));
+            }
+        };
+        let (header, tail) = tail_of(&path, &file)?;
+        self.belongs(&path, &header)?;
+        if tail.is_empty {
+            // What is before it was made durable by its own start.
+            return Ok(Before { after: header.after, at: header.at, skipped: Some(epoch) });
+        }
+        settle(&path, &tail)?;
+        let after = After { epoch, bytes: tail.bytes, position: tail.position };
+        Ok(Before { after: Some(after), at: header.at, skipped: None })
     }
 
     fn belongs(&self, path: &Path, header: &Header) -> Result<(), Trouble> {
@@ -104,7 +123,17 @@ pub struct Measured {
     claim: Claim,
     /// This epoch has a segment already: it is started once more.
     own: bool,
-    before: Option<(Header, Tail)>,
+    before: Before,
+}
+
+/// What is before a segment.
+#[derive(Default)]
+struct Before {
+    after: Option<After>,
+    /// What the one before it was told.
+    at: u64,
+    /// Without rows.
+    skipped: Option<u64>,
 }
 
 impl Measured {
@@ -118,12 +147,7 @@ impl Measured {
     fn create(self, at: Time) -> Result<Writer, Trouble> {
         let Measured { claim, before, .. } = self;
         let (dir, epoch) = (claim.place.dir.clone(), claim.epoch.0);
-        let after = before.as_ref().map(|(header, tail)| After {
-            epoch: header.epoch,
-            bytes: tail.bytes,
-            position: tail.position,
-        });
-        let at = Time(at.0.max(before.as_ref().map_or(0, |(header, _)| header.at)));
+        let (after, at) = (before.after, Time(at.0.max(before.at)));
         let header = Header {
             tidegate_segment: VERSION,
             feed: claim.place.feed.to_string(),
@@ -139,10 +163,10 @@ impl Measured {
         let file = File::create(&temporary).map_err(fail)?;
         file.write_all_at(&bytes, 0).and_then(|()| file.sync_all()).map_err(fail)?;
         std::fs::rename(&temporary, &path).and_then(|()| sync_dir(&dir)).map_err(fail)?;
-        tidy_up(&dir, epoch);
         let bytes = bytes.len() as u64;
-        let tail = Tail { bytes, position: after.and_then(|after| after.position), seen_from: bytes };
-        Ok(Writer::new(claim, file, at, tail))
+        let position = after.and_then(|after| after.position);
+        let tail = Tail { bytes, position, seen_from: bytes, is_empty: true };
+        Ok(Writer { skipped: before.skipped, ..Writer::new(claim, file, at, tail) })
     }
 
     /// The lock is ours, so nobody else writes this segment: what is not whole can go.
@@ -176,6 +200,8 @@ pub struct Writer {
     tail: Tail,
     /// A write began and did not end well: what is behind the tail is unknown.
     broken: bool,
+    /// A segment without rows that this one's header passes over.
+    skipped: Option<u64>,
     #[cfg(test)]
     meanwhile: Option<Box<dyn Fn(Step) + Send>>,
 }
@@ -188,6 +214,7 @@ impl Writer {
             at,
             tail,
             broken: false,
+            skipped: None,
             #[cfg(test)]
             meanwhile: None,
         }
@@ -262,6 +289,21 @@ impl Writer {
         fence(&self.claim.place.dir, self.claim.epoch)
     }
 
+    /// Removes what is of no use any more. Only after a [`Writer::confirm`] that went well: see above.
+    /// Left-overs are no harm, so that errors here are none.
+    pub fn tidy(&mut self) {
+        let (dir, epoch) = (&self.claim.place.dir, self.claim.epoch.0);
+        if let Some(skipped) = self.skipped.take() {
+            let _ = std::fs::remove_file(segment_path(dir, skipped));
+        }
+        // Claims below a segment fence nobody whom the segment does not.
+        let Ok(listing) = Listing::of(dir) else { return };
+        for old in listing.claims.into_iter().filter(|old| *old < epoch) {
+            let _ = std::fs::remove_file(claim_path(dir, SpanEpoch(old)));
+            let _ = std::fs::remove_file(temporary_path(dir, old));
+        }
+    }
+
     #[cfg(not(test))]
     fn before(&self, _step: Step) {}
 
@@ -297,16 +339,6 @@ fn settle(path: &Path, tail: &Tail) -> Result<(), Trouble> {
         file.sync_all()
     };
     again().map_err(|e| trouble("settling", path, &e))
-}
-
-/// Claims below a segment fence nobody whom the segment does not. Left-overs are no harm, so that errors
-/// here are none.
-fn tidy_up(dir: &Path, epoch: u64) {
-    let Ok(listing) = Listing::of(dir) else { return };
-    for old in listing.claims.into_iter().filter(|old| *old < epoch) {
-        let _ = std::fs::remove_file(claim_path(dir, SpanEpoch(old)));
-        let _ = std::fs::remove_file(temporary_path(dir, old));
-    }
 }
 
 #[cfg(test)]
