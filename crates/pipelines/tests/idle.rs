@@ -1,5 +1,7 @@
 //! Spans that do nothing, many of them.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

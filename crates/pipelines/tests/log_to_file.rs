@@ -1,5 +1,7 @@
 //! Logs to files, through the pipeline as a worker uses it, with real files.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs::OpenOptions;
 use std::future::Future;
 use std::io::Write;

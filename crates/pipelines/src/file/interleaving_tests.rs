@@ -294,6 +294,16 @@ fn a_batch_during_which_another_takes_over_is_reported_only_if_it_counts() {
     assert_eq!(outcomes, [3, 3, 5, 5]);
 }
 
+#[test]
+fn one_that_is_started_again_after_a_higher_epoch_tidied_its_segment_away_is_fenced() {
+    let dir = scratch();
+    let place = place(dir.path());
+    drop(begin(&place, 1).expect("begun"));
+    let again = Claim::raise(&place, SpanEpoch(1)).and_then(Claim::measure).expect("it is the highest");
+    begin(&place, 2).expect("begun");
+    assert!(again.publish(Time(0)).is_err_and(|trouble| trouble.fenced));
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     /// One more, with the next epoch.

@@ -138,10 +138,13 @@ struct Before {
 
 impl Measured {
     pub fn publish(self, at: Time) -> Result<Writer, Trouble> {
-        match self.own {
+        let (dir, epoch) = (self.claim.place.dir.clone(), self.claim.epoch);
+        let writer = match self.own {
             true => self.open_again(at),
             false => self.create(at),
-        }
+        };
+        // Only a higher epoch would have tidied away what this one was about to use.
+        writer.or_else(|trouble| fence(&dir, epoch).and(Err(trouble)))
     }
 
     fn create(self, at: Time) -> Result<Writer, Trouble> {

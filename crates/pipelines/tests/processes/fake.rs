@@ -45,6 +45,7 @@ pub fn main() {
 }
 
 /// Leaves a process behind that is in another session: neither its group nor its parent's end reaches it.
+#[allow(clippy::zombie_processes)]
 fn escape() {
     let child = std::process::Command::new("setsid").args(["sleep", "100000"]).spawn().unwrap();
     note("pids", &child.id().to_string());
