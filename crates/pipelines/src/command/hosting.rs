@@ -38,6 +38,7 @@ pub(super) enum Ask {
 }
 
 pub(super) enum Answer {
+    /// To a stop: it had not been started.
     Done,
     Spans(Outlook),
     Stopped(Checkpoint),
@@ -142,15 +143,27 @@ impl Hosting {
             tokio::select! {
                 () = pause, if !self.waiting.is_empty() => return true,
                 order = self.orders.recv() => match order {
-                    // There is nothing to stop or to release where nothing runs.
-                    Some(Order { ask: Ask::Stop { .. } | Ask::Release(_), answer }) => {
-                        let trouble = Trouble::passing(Code::CommandFailed, "the feed's command does not run");
-                        answer.into_iter().for_each(|answer| drop(answer.send(Err(trouble.clone()))));
-                    }
-                    Some(order) => self.waiting.push_back(order),
+                    Some(order) => self.queue(order),
                     None => return false,
                 },
             }
+        }
+    }
+
+    /// Keeps an order for the next life. There is nothing to stop or to release where nothing runs, but a
+    /// start that waits must not come true once nobody wants it.
+    fn queue(&mut self, order: Order) {
+        match &order.ask {
+            Ask::Stop { span, epoch } => {
+                let count = self.waiting.len();
+                self.waiting.retain(|waiting| !waiting.starts(span, *epoch));
+                match self.waiting.len() < count {
+                    true => order.reply(Ok(Answer::Done)),
+                    false => order.refuse(&self.trouble("does not run")),
+                }
+            }
+            Ask::Release(_) => order.reply(Ok(Answer::Done)),
+            Ask::Spans | Ask::Prepare(_) | Ask::Start { .. } | Ask::Sweep(_) => self.waiting.push_back(order),
         }
     }
 
@@ -213,7 +226,7 @@ impl Hosting {
             tokio::select! {
                 words = &mut ended => return words,
                 order = self.orders.recv(), if wanted => match order {
-                    Some(order) => self.waiting.push_back(order),
+                    Some(order) => self.queue(order),
                     None => wanted = false,
                 },
                 () = patience => {
@@ -279,9 +292,20 @@ fn failed(spec: &Spec, why: &str) -> Trouble {
 }
 
 impl Order {
-    fn refuse(self, trouble: &Trouble) {
+    fn reply(self, result: Result<Answer, Trouble>) {
         if let Some(answer) = self.answer {
-            let _ = answer.send(Err(trouble.clone()));
+            let _ = answer.send(result);
+        }
+    }
+
+    fn refuse(self, trouble: &Trouble) {
+        self.reply(Err(trouble.clone()));
+    }
+
+    fn starts(&self, wanted: &SpanName, with: SpanEpoch) -> bool {
+        match &self.ask {
+            Ask::Start { span, epoch, .. } => span == wanted && *epoch == with,
+            Ask::Spans | Ask::Prepare(_) | Ask::Release(_) | Ask::Stop { .. } | Ask::Sweep(_) => false,
         }
     }
 }
@@ -355,11 +379,12 @@ impl<'a> Life<'a> {
         epoch: SpanEpoch,
         answer: Option<oneshot::Sender<Result<Answer, Trouble>>>,
     ) -> Result<(), String> {
-        let this = |order: &Order| match &order.ask {
-            Ask::Start { span: parked, epoch: with, .. } => *parked == span && *with == epoch,
-            Ask::Spans | Ask::Prepare(_) | Ask::Release(_) | Ask::Stop { .. } | Ask::Sweep(_) => false,
-        };
-        self.parked.retain(|order| !this(order));
+        let count = self.parked.len();
+        self.parked.retain(|order| !order.starts(&span, epoch));
+        if self.parked.len() < count {
+            Order { ask: Ask::Spans, answer }.reply(Ok(Answer::Done));
+            return Ok(());
+        }
         match self.hosted.get_mut(&span) {
             Some(hosted) if hosted.epoch == epoch => {
                 hosted.stopping = true;

@@ -121,3 +121,48 @@ impl From<Checkpoint> for Progress {
 pub fn checkpoint(position: u64, at: u64) -> Checkpoint {
     Checkpoint { position, at: Time(at) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    const PAGE: &str = include_str!("../../../../docs/feeds-command.md");
+
+    /// The messages in the first column of the table under a heading.
+    fn messages(heading: &str) -> Vec<&'static str> {
+        let section = PAGE.split(heading).nth(1).expect("the page has it");
+        let section = section.split("\n##").next().expect("it has an end");
+        section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect()
+    }
+
+    #[test]
+    fn every_message_to_a_command_is_on_the_page_as_it_is_sent() {
+        let span = || SpanName::new("a");
+        let (epoch, from) = (4294967298, Some(Progress { position: 812, at: 1760000000000 }));
+        let told = [
+            Told::Hello { version: VERSION, feed: "lines".into(), node: "node-1".into() },
+            Told::Spans { id: 1 },
+            Told::Prepare { id: 2, span: span() },
+            Told::Release { id: 3, span: span() },
+            Told::Start { id: 4, span: span(), epoch, from },
+            Told::Stop { id: 5, span: span(), epoch },
+            Told::Sweep { id: 6, keep: vec![span(), SpanName::new("b")] },
+            Told::Ping { id: 7 },
+        ];
+        let sent: Vec<String> =
+            told.iter().map(|told| serde_json::to_string(told).expect("a message")).collect();
+        assert_eq!(messages("### What the process is told"), sent);
+    }
+
+    #[test]
+    fn every_message_that_a_command_may_say_is_on_the_page_and_understood() {
+        let said = messages("### What it says");
+        let words = |message: &&str| -> Option<String> {
+            serde_json::from_str::<Said>(message).expect("understood");
+            Some(serde_json::from_str::<Value>(message).ok()?["type"].as_str()?.to_owned())
+        };
+        let types: Vec<String> = said.iter().filter_map(words).collect();
+        assert_eq!(types, ["hello", "done", "spans", "stopped", "error", "checkpoint", "failed"]);
+    }
+}

@@ -132,11 +132,12 @@ impl CommandPipeline {
 struct Line(mpsc::UnboundedSender<Order>);
 
 impl Line {
-    async fn ask(&self, ask: Ask) -> Result<Answer, Trouble> {
+    /// Asked when it is called, whether or not the answer is waited for.
+    fn ask(&self, ask: Ask) -> impl Future<Output = Result<Answer, Trouble>> + Send + use<> {
         let (answer, answered) = oneshot::channel();
         let _ = self.0.send(Order { ask, answer: Some(answer) });
         let gone = || Trouble::passing(Code::CommandFailed, "whoever hosts the feed's command is gone");
-        answered.await.unwrap_or_else(|_| Err(gone()))
+        async move { answered.await.unwrap_or_else(|_| Err(gone())) }
     }
 
     fn tell(&self, ask: Ask) {
@@ -209,7 +210,14 @@ impl Prepared for Ready {
         let mut done = from.unwrap_or_default();
         self.on_drop = OnDrop::Stop(epoch);
         let start = Ask::Start { span: self.span.clone(), epoch, from, events };
-        if let Err(trouble) = self.line.ask(start).await {
+        let started = self.line.ask(start);
+        let started = tokio::select! {
+            biased;
+            // The process may be a while in coming up; a stop does not wait for that.
+            () = control.stop.cancelled() => Ok(()),
+            started = started => started.map(drop),
+        };
+        if let Err(trouble) = started {
             self.on_drop = OnDrop::Nothing;
             return Err(trouble);
         }
@@ -242,6 +250,7 @@ impl Prepared for Ready {
         }
         match answer {
             Answer::Stopped(last) => done.raise(last),
+            // It had not been started.
             Answer::Done | Answer::Spans(_) => {}
         }
         tell(&control, done);

@@ -3,12 +3,14 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::{Checkpoint, FeedName, SpanEpoch, SpanName, Time, spec};
-use pipelines::command::CommandPipeline;
-use pipelines::{Control, Pipeline};
+use pipelines::command::{CommandPipeline, Limits};
+use pipelines::{Control, Pipeline, Prepared};
+use rustix::process::Signal;
 
-use crate::stage::{LONG_MS, Stage, boot_ms, host, limits, run, until};
+use crate::stage::{LONG_MS, Stage, boot_ms, host, limits, run, signal, until};
 
 crate::tests![
     what_a_command_lists_is_sorted_and_once_each,
@@ -16,6 +18,8 @@ crate::tests![
     one_that_is_dropped_is_stopped_and_its_successor_waits_for_that,
     a_start_with_an_earlier_epoch_than_the_one_that_runs_is_fenced,
     what_was_prepared_and_is_not_wanted_is_released,
+    a_stop_does_not_wait_for_a_process_that_is_yet_to_come_up,
+    a_start_that_nobody_wants_any_more_does_not_come_true_later,
     the_example_copies_lines_hands_over_and_fences,
     the_file_of_the_example_is_a_feed,
 ];
@@ -80,6 +84,39 @@ async fn what_was_prepared_and_is_not_wanted_is_released() {
     drop(stage.pipeline.prepare(&SpanName::new("a")).await.unwrap());
     stage.pipeline.look().await.unwrap();
     assert_eq!(stage.heard(), ["hello", "prepare a", "release a", "spans"]);
+}
+
+/// A span that is prepared, and whose process has died since. The next one is started after `pause`.
+async fn orphan(pause: Duration) -> (Stage, Box<dyn Prepared>) {
+    let stage = Stage::new("", Limits { pause_first: pause, ..limits() });
+    let prepared = stage.pipeline.prepare(&SpanName::new("a")).await.unwrap();
+    let mut other = stage.run("b", 1, None).await;
+    other.reached(1).await;
+    signal(stage.pids()[0], Signal::KILL);
+    assert!(other.trouble().await.message.contains("signal 9"));
+    (stage, prepared)
+}
+
+async fn a_stop_does_not_wait_for_a_process_that_is_yet_to_come_up() {
+    let (stage, prepared) = orphan(Duration::from_secs(3600)).await;
+    let (progress, _told) = tokio::sync::watch::channel(None);
+    let control = Control { stop: Default::default(), progress };
+    let from = Checkpoint { position: 10, at: Time(3) };
+    let run = tokio::spawn(prepared.run(SpanEpoch(1), Some(from), control.clone()));
+    control.stop.cancel();
+    assert_eq!(run.await.unwrap().unwrap(), from);
+    assert_eq!(stage.pids().len(), 1);
+}
+
+async fn a_start_that_nobody_wants_any_more_does_not_come_true_later() {
+    let (stage, prepared) = orphan(Duration::from_millis(200)).await;
+    let (progress, _told) = tokio::sync::watch::channel(None);
+    let control = Control { stop: Default::default(), progress };
+    let mut run = prepared.run(SpanEpoch(1), None, control);
+    assert!(run.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_pending());
+    drop(run);
+    stage.pipeline.look().await.unwrap();
+    assert_eq!(stage.heard()[4..], ["hello", "spans"], "the second life is told nothing else");
 }
 
 fn example(input: &Path, output: &Path) -> Arc<CommandPipeline> {
