@@ -71,6 +71,10 @@ impl Prepared for Ready {
         control: Control,
     ) -> Result<Checkpoint, Trouble> {
         let mut done = self.writer.begin(epoch, from).await?.unwrap_or_default();
+        // What was known of the time holds if the sink has what was known to be in it.
+        if let Some(from) = from.filter(|from| from.position <= done.position) {
+            done.at = done.at.max(from.at);
+        }
         tell(&control, done);
         self.reader.seek(done).await?;
         loop {

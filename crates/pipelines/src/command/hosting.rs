@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::{Checkpoint, Code, SpanEpoch, SpanName};
 use tokio::sync::{mpsc, oneshot};
@@ -19,6 +20,8 @@ use crate::{Outlook, Trouble, sys};
 /// More spans than this are taken for a mistake.
 const SPANS_MAX: usize = 100_000;
 const SPAN_BYTES_MAX: usize = 200;
+/// One that ends closes its stdout a moment before: how it ended is only known if it is let be for that long.
+const CLOSED_PATIENCE: Duration = Duration::from_secs(1);
 /// Of what a command says about itself.
 const WORDS_MAX: usize = 1_000;
 
@@ -94,7 +97,7 @@ struct Life<'a> {
 
 /// Who waits for something of a life that has ended.
 struct Waiters {
-    pending: BTreeMap<u64, Pending>,
+    pending: Vec<Pending>,
     hosted: BTreeMap<SpanName, Hosted>,
     parked: Vec<Order>,
 }
@@ -119,8 +122,9 @@ impl Hosting {
                 Ok(process) => {
                     let mut life = Life::new(&spec, process);
                     let end = self.live(&mut life).await;
-                    let (process, waiters) = life.split();
-                    let words = self.ended(process).await;
+                    let (process, waiters, questions) = life.split();
+                    self.waiting.extend(questions);
+                    let words = self.ended(process, end.is_closed()).await;
                     let end = waiters.close(&spec, end, &words);
                     if begun.elapsed() >= spec.limits.steady_after {
                         self.failures = 0;
@@ -208,7 +212,7 @@ impl Hosting {
         match greeted.await {
             Ok(()) => Ok(process),
             Err(why) => {
-                let words = self.ended(process).await;
+                let words = self.ended(process, why == CLOSED).await;
                 Err(self.trouble(&together(&why, &words)))
             }
         }
@@ -216,20 +220,24 @@ impl Hosting {
 
     /// Ends it, and waits until nothing of it runs: until then a successor could find it still writing.
     /// Those who ask meanwhile wait as well, but not for ever.
-    async fn ended(&mut self, process: Process) -> String {
+    async fn ended(&mut self, mut process: Process, closed: bool) -> String {
+        if closed {
+            process.left_alone(CLOSED_PATIENCE).await;
+        }
         self.spec.lease().pipe = None;
         let ended = process.ended();
         tokio::pin!(ended);
         let mut wanted = true;
+        let mut patience = Instant::now() + self.spec.limits.answer;
         loop {
-            let patience = tokio::time::sleep(self.spec.limits.answer);
             tokio::select! {
                 words = &mut ended => return words,
                 order = self.orders.recv(), if wanted => match order {
                     Some(order) => self.queue(order),
                     None => wanted = false,
                 },
-                () = patience => {
+                () = sleep_until(patience) => {
+                    patience += self.spec.limits.answer;
                     let trouble = self.trouble("was killed, and does not end");
                     self.waiting.drain(..).for_each(|order| order.refuse(&trouble));
                 }
@@ -267,6 +275,15 @@ impl Hosting {
             if let Err(why) = step {
                 return End::Failed(why);
             }
+        }
+    }
+}
+
+impl End {
+    fn is_closed(&self) -> bool {
+        match self {
+            End::Unwanted => false,
+            End::Failed(why) => why == CLOSED,
         }
     }
 }
@@ -549,9 +566,14 @@ impl<'a> Life<'a> {
         }
     }
 
-    fn split(self) -> (Process, Waiters) {
+    /// Those who only asked something need not wait for the end of the process, should it take long.
+    fn split(self) -> (Process, Waiters, Vec<Order>) {
         let Life { process, pending, hosted, parked, .. } = self;
-        (process, Waiters { pending, hosted, parked })
+        let plain = |pending: &Pending| matches!(pending.what, What::Plain(_));
+        let (questions, pending): (Vec<Pending>, Vec<Pending>) = pending.into_values().partition(plain);
+        let questions =
+            questions.into_iter().map(|question| Order { ask: Ask::Spans, answer: question.answer });
+        (process, Waiters { pending, hosted, parked }, questions.collect())
     }
 }
 
@@ -562,7 +584,7 @@ impl Waiters {
             End::Unwanted => return None,
             End::Failed(why) => failed(spec, &together(&why, words)),
         };
-        for pending in self.pending.into_values() {
+        for pending in self.pending {
             pending.reply(Err(trouble.clone()));
         }
         for hosted in self.hosted.into_values() {

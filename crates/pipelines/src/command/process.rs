@@ -104,6 +104,11 @@ impl Process {
         }
     }
 
+    /// Lets it end by itself, if it does so soon.
+    pub async fn left_alone(&mut self, patience: Duration) {
+        let _ = timeout(patience, self.guard.wait()).await;
+    }
+
     /// Waits until nothing of it runs, once its lease pipe was closed; says what is known of its end. However
     /// long that takes: until then its dispatchers may still write.
     pub async fn ended(mut self) -> String {

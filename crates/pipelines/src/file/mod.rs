@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use model::{Checkpoint, Code, FeedName, SpanEpoch, SpanName};
+use model::{Checkpoint, Code, FeedName, SpanEpoch, SpanName, Time};
 use tokio::sync::Semaphore;
 
 use crate::Trouble;
@@ -156,12 +156,14 @@ impl SpanWriter for FileWriter {
             Ok::<_, Trouble>(writer)
         })
         .await?;
-        let begun = writer.checkpoint();
+        let mut begun = writer.checkpoint();
         if from.is_some_and(|from| begun.map_or(0, |b| b.position) < from.position) {
             tracing::warn!(
                 feed = %self.place.feed, span = %self.place.span, ?from, ?begun,
                 "the sink holds less than was reported; its rows are written again from there"
             );
+            // Nor does it hold what happened up to any time that was reported.
+            begun = begun.map(|begun| Checkpoint { at: Time(0), ..begun });
         }
         self.writer = Some(writer);
         Ok(begun)

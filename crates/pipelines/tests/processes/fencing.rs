@@ -1,9 +1,11 @@
 //! A command never outlives its fence, nor its daemon, nor its guard.
 
 use std::path::Path;
+use std::time::Duration;
 
 use model::Code;
 use pipelines::Pipeline;
+use pipelines::command::Limits;
 use rustix::process::Signal;
 
 use crate::stage::{
@@ -17,6 +19,7 @@ crate::tests![
     a_lease_that_is_extended_keeps_the_command_alive,
     at_the_fence_dispatchers_are_told_that_the_lease_ended,
     a_pipeline_that_is_dropped_leaves_no_process,
+    until_a_process_is_known_to_be_dead_nobody_is_told_that_its_dispatchers_ended,
 ];
 
 /// A lease that ends within a test: long enough for a command to come up on a busy machine.
@@ -89,4 +92,21 @@ async fn a_pipeline_that_is_dropped_leaves_no_process() {
     assert!(started.len() == 2 && started.iter().all(|pid| is_alive(*pid)));
     drop(pipeline);
     all_dead(dir.path()).await;
+}
+
+async fn until_a_process_is_known_to_be_dead_nobody_is_told_that_its_dispatchers_ended() {
+    let stage = Stage::new("", Limits { answer: Duration::from_millis(300), ..limits() });
+    let mut dispatcher = stage.run("a", 1, None).await;
+    dispatcher.reached(1).await;
+    let command = stage.pids()[0];
+    let guard = parent(command);
+    signal(guard, Signal::STOP);
+    signal(command, Signal::KILL);
+    // Whoever asks gets an answer all the same.
+    let trouble = stage.pipeline.look().await.unwrap_err();
+    assert!(trouble.passes && trouble.message.contains("does not end"), "{trouble}");
+    assert!(!dispatcher.task.is_finished());
+    signal(guard, Signal::CONT);
+    assert!(dispatcher.trouble().await.message.contains("signal 9"));
+    assert!(stage.pipeline.look().await.is_ok());
 }
