@@ -9,7 +9,7 @@ use pipelines::command::Limits;
 use rustix::process::Signal;
 
 use crate::stage::{
-    Daemon, LONG_MS, Stage, boot_ms, fake, is_alive, limits, parent, pids, run, signal, until,
+    Daemon, LONG_MS, Stage, Stopped, boot_ms, fake, is_alive, limits, parent, pids, run, signal, until,
 };
 
 crate::tests![
@@ -99,14 +99,13 @@ async fn until_a_process_is_known_to_be_dead_nobody_is_told_that_its_dispatchers
     let mut dispatcher = stage.run("a", 1, None).await;
     dispatcher.reached(1).await;
     let command = stage.pids()[0];
-    let guard = parent(command);
-    signal(guard, Signal::STOP);
+    let stopped = Stopped::new(parent(command));
     signal(command, Signal::KILL);
     // Whoever asks gets an answer all the same.
     let trouble = stage.pipeline.look().await.unwrap_err();
     assert!(trouble.passes && trouble.message.contains("does not end"), "{trouble}");
     assert!(!dispatcher.task.is_finished());
-    signal(guard, Signal::CONT);
+    drop(stopped);
     assert!(dispatcher.trouble().await.message.contains("signal 9"));
     assert!(stage.pipeline.look().await.is_ok());
 }

@@ -155,6 +155,22 @@ pub fn signal(pid: i32, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
+/// A process that is stopped, and goes on with the end of this, however the test ends.
+pub struct Stopped(i32);
+
+impl Stopped {
+    pub fn new(pid: i32) -> Stopped {
+        signal(pid, rustix::process::Signal::STOP);
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, rustix::process::Signal::CONT);
+    }
+}
+
 /// Another process that hosts the fake command: one that can be stopped and killed. Ended with the test.
 pub struct Daemon(Child);
 
