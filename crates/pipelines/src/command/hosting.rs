@@ -27,8 +27,16 @@ const WORDS_MAX: usize = 1_000;
 
 pub(super) struct Order {
     pub ask: Ask,
-    /// `None`: whoever wanted it is gone.
-    pub answer: Option<oneshot::Sender<Result<Answer, Trouble>>>,
+    pub answer: Waiter,
+}
+
+/// Where an answer goes. `None`: whoever wanted it is gone.
+pub(super) type Waiter = Option<oneshot::Sender<Result<Answer, Trouble>>>;
+
+fn reply(to: Waiter, result: Result<Answer, Trouble>) {
+    if let Some(to) = to {
+        let _ = to.send(result);
+    }
 }
 
 pub(super) enum Ask {
@@ -67,10 +75,12 @@ pub(super) struct Hosting {
 struct Pending {
     what: What,
     until: Instant,
-    answer: Option<oneshot::Sender<Result<Answer, Trouble>>>,
+    answer: Waiter,
 }
 
 enum What {
+    Spans,
+    /// Answered with "done".
     Plain(&'static str),
     Start(SpanName, SpanEpoch),
     Stop(SpanName, SpanEpoch),
@@ -162,11 +172,11 @@ impl Hosting {
                 let count = self.waiting.len();
                 self.waiting.retain(|waiting| !waiting.starts(span, *epoch));
                 match self.waiting.len() < count {
-                    true => order.reply(Ok(Answer::Done)),
+                    true => reply(order.answer, Ok(Answer::Done)),
                     false => order.refuse(&self.trouble("does not run")),
                 }
             }
-            Ask::Release(_) => order.reply(Ok(Answer::Done)),
+            Ask::Release(_) => reply(order.answer, Ok(Answer::Done)),
             Ask::Spans | Ask::Prepare(_) | Ask::Start { .. } | Ask::Sweep(_) => self.waiting.push_back(order),
         }
     }
@@ -309,14 +319,8 @@ fn failed(spec: &Spec, why: &str) -> Trouble {
 }
 
 impl Order {
-    fn reply(self, result: Result<Answer, Trouble>) {
-        if let Some(answer) = self.answer {
-            let _ = answer.send(result);
-        }
-    }
-
     fn refuse(self, trouble: &Trouble) {
-        self.reply(Err(trouble.clone()));
+        reply(self.answer, Err(trouble.clone()));
     }
 
     fn starts(&self, wanted: &SpanName, with: SpanEpoch) -> bool {
@@ -337,7 +341,7 @@ impl<'a> Life<'a> {
         let Order { ask, answer } = order;
         let id = self.next_id;
         match ask {
-            Ask::Spans => self.put(Told::Spans { id }, What::Plain("spans"), answer),
+            Ask::Spans => self.put(Told::Spans { id }, What::Spans, answer),
             Ask::Prepare(span) => self.put(Told::Prepare { id, span }, What::Plain("prepare"), answer),
             Ask::Release(span) => self.put(Told::Release { id, span }, What::Plain("release"), answer),
             Ask::Sweep(keep) => self.put(Told::Sweep { id, keep }, What::Plain("sweep"), answer),
@@ -346,12 +350,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    fn put(
-        &mut self,
-        told: Told,
-        what: What,
-        answer: Option<oneshot::Sender<Result<Answer, Trouble>>>,
-    ) -> Result<(), String> {
+    fn put(&mut self, told: Told, what: What, answer: Waiter) -> Result<(), String> {
         let until = Instant::now() + self.spec.limits.answer;
         self.pending.insert(self.next_id, Pending { what, until, answer });
         self.next_id += 1;
@@ -364,12 +363,12 @@ impl<'a> Life<'a> {
         epoch: SpanEpoch,
         from: Option<Checkpoint>,
         events: mpsc::UnboundedSender<Event>,
-        answer: Option<oneshot::Sender<Result<Answer, Trouble>>>,
+        answer: Waiter,
     ) -> Result<(), String> {
         match self.hosted.get(&span) {
             Some(there) if there.epoch > epoch => {
                 let why = format!("{span}: epoch {epoch} is out of date, {} runs here", there.epoch);
-                Order { ask: Ask::Spans, answer }.refuse(&Trouble::fenced(why));
+                reply(answer, Err(Trouble::fenced(why)));
                 Ok(())
             }
             Some(there) => {
@@ -390,16 +389,11 @@ impl<'a> Life<'a> {
         }
     }
 
-    fn stop(
-        &mut self,
-        span: SpanName,
-        epoch: SpanEpoch,
-        answer: Option<oneshot::Sender<Result<Answer, Trouble>>>,
-    ) -> Result<(), String> {
+    fn stop(&mut self, span: SpanName, epoch: SpanEpoch, answer: Waiter) -> Result<(), String> {
         let count = self.parked.len();
         self.parked.retain(|order| !order.starts(&span, epoch));
         if self.parked.len() < count {
-            Order { ask: Ask::Spans, answer }.reply(Ok(Answer::Done));
+            reply(answer, Ok(Answer::Done));
             return Ok(());
         }
         match self.hosted.get_mut(&span) {
@@ -410,7 +404,7 @@ impl<'a> Life<'a> {
             }
             Some(_) | None => {
                 let why = format!("{span} does not run with epoch {epoch}");
-                Order { ask: Ask::Spans, answer }.refuse(&Trouble::passing(Code::CommandFailed, why));
+                reply(answer, Err(Trouble::passing(Code::CommandFailed, why)));
                 Ok(())
             }
         }
@@ -426,6 +420,7 @@ impl<'a> Life<'a> {
 
     fn silent(&self) -> String {
         let what = match self.pending.first_key_value().map(|(_, pending)| &pending.what) {
+            Some(What::Spans) => "spans".to_owned(),
             Some(What::Plain(what)) => (*what).to_owned(),
             Some(What::Start(span, _)) => format!("start of {span}"),
             Some(What::Stop(span, _)) => format!("stop of {span}"),
@@ -440,17 +435,25 @@ impl<'a> Life<'a> {
             Said::Done { id } => {
                 let pending = self.answered(id)?;
                 match pending.what {
-                    What::Plain("spans") | What::Stop(..) => Err(format!("answered {id} with \"done\"")),
+                    What::Spans | What::Stop(..) => Err(format!("answered {id} with \"done\"")),
                     What::Plain(_) | What::Start(..) => {
-                        pending.reply(Ok(Answer::Done));
+                        reply(pending.answer, Ok(Answer::Done));
                         Ok(())
                     }
                 }
             }
             Said::Spans { id, spans, held_back, warnings } => {
                 let pending = self.answered(id)?;
-                pending.reply(self.outlook(spans, held_back, warnings).map(Answer::Spans));
-                Ok(())
+                match pending.what {
+                    What::Spans => {
+                        let outlook = self.outlook(spans, held_back, warnings);
+                        reply(pending.answer, outlook.map(Answer::Spans));
+                        Ok(())
+                    }
+                    What::Plain(_) | What::Start(..) | What::Stop(..) => {
+                        Err(format!("answered {id} with \"spans\""))
+                    }
+                }
             }
             Said::Stopped { id, position, at } => self.stopped(id, checkpoint(position, at)),
             Said::Error { id, message, lasting, fenced } => {
@@ -485,7 +488,7 @@ impl<'a> Life<'a> {
             return Err(format!("answered {id}, which is no stop, with \"stopped\""));
         };
         let (span, epoch) = (span.clone(), *epoch);
-        pending.reply(Ok(Answer::Stopped(last)));
+        reply(pending.answer, Ok(Answer::Stopped(last)));
         // It may have failed and been started again while the stop was on its way.
         match self.runs(&span, epoch) {
             true => self.leave(&span, Trouble::fenced(format!("{span} was started with another epoch"))),
@@ -503,19 +506,20 @@ impl<'a> Life<'a> {
             // Whether it runs on is unknown. Nobody else may start it before that is settled.
             What::Stop(span, epoch) if self.runs(span, *epoch) => {
                 let why = format!("cannot stop {span}: {}", trouble.message);
-                pending.reply(Err(trouble));
+                // Told like everybody else, once the process is dead.
+                self.pending.insert(id, pending);
                 Err(why)
             }
             What::Start(span, epoch) => {
                 let (span, epoch) = (span.clone(), *epoch);
-                pending.reply(Err(trouble.clone()));
+                reply(pending.answer, Err(trouble.clone()));
                 match self.runs(&span, epoch) {
                     true => self.leave(&span, trouble),
                     false => Ok(()),
                 }
             }
-            What::Plain(_) | What::Stop(..) => {
-                pending.reply(Err(trouble));
+            What::Spans | What::Plain(_) | What::Stop(..) => {
+                reply(pending.answer, Err(trouble));
                 Ok(())
             }
         }
@@ -569,7 +573,7 @@ impl<'a> Life<'a> {
     /// Those who only asked something need not wait for the end of the process, should it take long.
     fn split(self) -> (Process, Waiters, Vec<Order>) {
         let Life { process, pending, hosted, parked, .. } = self;
-        let plain = |pending: &Pending| matches!(pending.what, What::Plain(_));
+        let plain = |pending: &Pending| matches!(pending.what, What::Spans | What::Plain(_));
         let (questions, pending): (Vec<Pending>, Vec<Pending>) = pending.into_values().partition(plain);
         let questions =
             questions.into_iter().map(|question| Order { ask: Ask::Spans, answer: question.answer });
@@ -585,21 +589,13 @@ impl Waiters {
             End::Failed(why) => failed(spec, &together(&why, words)),
         };
         for pending in self.pending {
-            pending.reply(Err(trouble.clone()));
+            reply(pending.answer, Err(trouble.clone()));
         }
         for hosted in self.hosted.into_values() {
             let _ = hosted.events.send(Event::Ended(trouble.clone()));
         }
         self.parked.into_iter().for_each(|order| order.refuse(&trouble));
         Some(trouble)
-    }
-}
-
-impl Pending {
-    fn reply(self, result: Result<Answer, Trouble>) {
-        if let Some(answer) = self.answer {
-            let _ = answer.send(result);
-        }
     }
 }
 

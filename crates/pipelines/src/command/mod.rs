@@ -150,7 +150,10 @@ impl Pipeline for CommandPipeline {
     async fn look(&self) -> Result<Outlook, Trouble> {
         match self.line().ask(Ask::Spans).await? {
             Answer::Spans(outlook) => Ok(outlook),
-            Answer::Done | Answer::Stopped(_) => Ok(Outlook::default()),
+            // Never given. An empty outlook would say that all spans are gone.
+            Answer::Done | Answer::Stopped(_) => {
+                Err(Trouble::passing(Code::CommandFailed, "the feed's command listed no spans"))
+            }
         }
     }
 

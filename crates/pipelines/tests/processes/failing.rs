@@ -6,7 +6,7 @@ use model::{Checkpoint, Code, FeedName, SpanName, Time};
 use pipelines::Pipeline;
 use pipelines::command::{CommandPipeline, Limits};
 
-use crate::stage::{LONG_MS, Stage, boot_ms, host, is_alive, limits, run, until};
+use crate::stage::{LONG_MS, Stage, boot_ms, host, is_alive, limits, run};
 
 crate::tests![
     what_a_dispatcher_does_to_its_process_is_trouble_in_its_words_and_another_goes_on_from_its_checkpoint,
@@ -95,8 +95,9 @@ async fn a_span_that_cannot_be_stopped_costs_the_process_its_life() {
     let mut sticky = stage.run("sticky", 1, None).await;
     sticky.reached(1).await;
     let process = stage.pids()[0];
-    assert!(sticky.stopped().await.is_err());
-    until("it is killed", || !is_alive(process)).await;
+    let trouble = sticky.stopped().await.unwrap_err();
+    assert!(trouble.message.contains("cannot stop sticky: it sticks"), "{trouble}");
+    assert!(!is_alive(process), "told once it is dead");
 }
 
 async fn without_a_lease_nothing_is_started() {
