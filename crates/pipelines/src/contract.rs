@@ -21,8 +21,21 @@ pub trait Pipeline: Send + Sync + 'static {
 
     /// Removes what this feed left behind in source and sink for spans that are not in `keep` (slots,
     /// checkpoint rows). Asked when spans vanish, when a maintainer takes over, and with an empty `keep`
-    /// when the feed is removed. Idempotent; never touches what a running dispatcher uses.
+    /// when the feed is removed; a feed that merely has no spans at the moment is not swept. Idempotent;
+    /// never touches what a running dispatcher uses.
     async fn sweep(&self, keep: &[SpanName]) -> Result<(), Trouble>;
+
+    /// The node's lease holds until this point on the boot clock. What runs outside of this process must
+    /// be dead by then, whether or not this process still runs.
+    fn lease(&self, fence_at_boot_ms: u64) {
+        let _ = fence_at_boot_ms;
+    }
+
+    /// What the maintainer's look showed as [`Outlook::mark`]: from here on this node's directories are
+    /// compared with it. Without it they are only looked at for having a mark at all.
+    fn expect(&self, mark: &str) {
+        let _ = mark;
+    }
 }
 
 /// A span that is ready to start.
@@ -58,6 +71,8 @@ pub struct Outlook {
     pub held_back: Option<u64>,
     /// Worth saying, in the way of nothing: tables that are left out, and why.
     pub warnings: Vec<String>,
+    /// Tells the directories that every node must have from others at the same path.
+    pub mark: Option<String>,
 }
 
 /// What is in the way, in words for the operator. Never holds a password.
