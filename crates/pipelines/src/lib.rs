@@ -6,6 +6,13 @@
 //! *Invariant:* nothing here starts, stops or moves a span by itself. A row whose span epoch is not
 //! the highest that its sink has seen takes no effect.
 
+mod change;
 mod contract;
+pub mod postgres;
+mod sink;
+#[cfg(feature = "testing")]
+pub mod testing;
 
+pub use change::{Cell, Change, Column, Row, Shape};
 pub use contract::{Control, Outlook, Pipeline, Prepared, Trouble};
+pub use sink::{Sink, SpanSink, Stand};
