@@ -11,9 +11,11 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
+use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, Config, NoTls};
 
@@ -75,7 +77,30 @@ pub struct Postgres {
     running: Option<Running>,
     port: u16,
     settings: Vec<(String, String)>,
-    directory: tempfile::TempDir,
+    directory: TempDir,
+    _template: Arc<TempDir>,
+}
+
+/// Making the data of a server takes longer than most tests: those that run at the same time share a copy.
+static TEMPLATE: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
+
+fn template() -> Arc<TempDir> {
+    let mut held = TEMPLATE.lock().unwrap_or_else(PoisonError::into_inner);
+    held.upgrade().unwrap_or_else(|| {
+        let made = Arc::new(directory());
+        initialise(made.path());
+        *held = Arc::downgrade(&made);
+        made
+    })
+}
+
+fn directory() -> TempDir {
+    let made = tempfile::Builder::new().prefix("tidegate-postgres-").tempdir().expect("a directory");
+    fs::set_permissions(made.path(), fs::Permissions::from_mode(0o755)).expect("our own directory");
+    if let Some((uid, gid)) = user() {
+        chown(made.path(), Some(uid), Some(gid)).expect("root may");
+    }
+    made
 }
 
 impl Postgres {
@@ -89,18 +114,21 @@ impl Postgres {
 
     /// As [`Postgres::start`], with further settings.
     pub async fn start_with(settings: &[(&str, &str)]) -> Postgres {
-        let directory = tempfile::Builder::new().prefix("tidegate-postgres-").tempdir().expect("a directory");
-        initialise(directory.path());
+        let (template, directory) = (template(), directory());
+        let data = template.path().join("data");
+        let copied = Command::new("cp").arg("-a").arg(data).arg(directory.path()).status();
+        assert!(copied.is_ok_and(|status| status.success()), "the data could not be copied");
         let usual = [
             ("wal_level", "logical"),
             ("max_replication_slots", "40"),
             ("max_wal_senders", "40"),
             ("fsync", "off"),
+            ("shared_buffers", "32MB"),
             ("listen_addresses", "127.0.0.1"),
         ];
         let settings = usual.iter().chain(settings);
         let settings = settings.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let mut server = Postgres { running: None, port: 0, settings, directory };
+        let mut server = Postgres { running: None, port: 0, settings, directory, _template: template };
         for _ in 1..START_TRIES {
             server.port = free_port();
             if server.launch().await.is_ok() {
@@ -203,29 +231,35 @@ fn binary(name: &str) -> PathBuf {
         let version = path.file_name().and_then(|name| name.to_str());
         version.and_then(|version| version.parse::<u32>().ok()).unwrap_or(0)
     };
-    let mut versions: Vec<PathBuf> =
-        fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    let mut versions: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
     versions.sort_by_key(version);
-    let debian = versions.into_iter().rev().map(|path| path.join("bin").join(name)).find(|path| path.exists());
+    let debian =
+        versions.into_iter().rev().map(|path| path.join("bin").join(name)).find(|path| path.exists());
     debian.unwrap_or_else(|| PathBuf::from(name))
 }
 
 /// The server refuses to run as root.
-fn user() -> Option<(&'static str, u32, u32)> {
+fn user() -> Option<(u32, u32)> {
     if !geteuid().is_root() {
         return None;
     }
     let accounts = fs::read_to_string("/etc/passwd").expect("the accounts of this machine");
     ["postgres", "nobody"].into_iter().find_map(|name| {
-        let mut fields = accounts.lines().find(|line| line.starts_with(&format!("{name}:")))?.split(':').skip(2);
-        Some((name, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+        let mut fields =
+            accounts.lines().find(|line| line.starts_with(&format!("{name}:")))?.split(':').skip(2);
+        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     })
 }
 
 fn as_user(program: &Path) -> Vec<String> {
     let program = program.display().to_string();
     match user() {
-        Some((_, uid, gid)) => vec![
+        Some((uid, gid)) => vec![
             "setpriv".to_owned(),
             format!("--reuid={uid}"),
             format!("--regid={gid}"),
@@ -237,18 +271,15 @@ fn as_user(program: &Path) -> Vec<String> {
 }
 
 fn initialise(directory: &Path) {
-    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("our own directory");
     let password = directory.join("password");
     fs::write(&password, PASSWORD).expect("our own directory");
-    if let Some((_, uid, gid)) = user() {
-        for path in [directory, &password] {
-            chown(path, Some(uid), Some(gid)).expect("root may");
-        }
+    if let Some((uid, gid)) = user() {
+        chown(&password, Some(uid), Some(gid)).expect("root may");
     }
     let command = as_user(&binary("initdb"));
     let made = Command::new(&command[0])
         .args(&command[1..])
-        .args(["-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"])
+        .args(["-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync", "--wal-segsize=4"])
         .args(["--auth-local=trust", "--auth-host=scram-sha-256", "--pwfile"])
         .arg(&password)
         .arg("-D")

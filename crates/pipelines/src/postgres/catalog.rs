@@ -129,7 +129,8 @@ pub async fn find(session: &Session, publication: &str, span: &SpanName) -> Resu
 }
 
 fn no_select(tables: &[&Table]) -> Trouble {
-    let names: Vec<String> = tables.iter().map(|t| super::names::quoted_table(&t.shape.schema, &t.shape.table)).collect();
+    let names: Vec<String> =
+        tables.iter().map(|t| super::names::quoted_table(&t.shape.schema, &t.shape.table)).collect();
     let mut schemas: Vec<String> = tables.iter().map(|table| quoted(&table.shape.schema)).collect();
     schemas.dedup();
     Trouble::lasting(
@@ -224,7 +225,8 @@ async fn room(session: &Session, feed: &FeedName, spans: &[SpanName]) -> Result<
     let prefix = slot_prefix(feed);
     let names: Vec<(String, bool)> =
         rows.iter().filter_map(|row| Some((row.get::<_, Option<String>>(0)?, row.get(1)))).collect();
-    let held = rows.iter().filter(|row| row.get::<_, Option<String>>(0).is_some_and(|n| n.starts_with(&prefix)));
+    let held =
+        rows.iter().filter(|row| row.get::<_, Option<String>>(0).is_some_and(|n| n.starts_with(&prefix)));
     let held = held.filter_map(|row| row.get::<_, Option<i64>>(2)).max();
     let Some(first) = rows.first() else { return Ok(None) };
     let (slots_max, senders_max, senders): (i64, i64, i64) = (first.get(3), first.get(4), first.get(5));

@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn rows_read_back_as_written() {
-        let texts: [&[u8]; 8] = [b"", b"plain", b"\\N", b"a\tb\nc\rd\\", b"\\", b"\x08\x0c\x0b", "ü☃".as_bytes(), b"\\.\n"];
+        let texts: [&[u8]; 8] =
+            [b"", b"plain", b"\\N", b"a\tb\nc\rd\\", b"\\", b"\x08\x0c\x0b", "ü☃".as_bytes(), b"\\.\n"];
         let mut row: Row = texts.iter().map(|text| Cell::Text(Bytes::copy_from_slice(text))).collect();
         row.insert(3, Cell::Null);
         let mut line = BytesMut::new();

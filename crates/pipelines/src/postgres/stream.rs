@@ -161,9 +161,8 @@ impl<'a> Stream<'a> {
             Frame::Data(data) => {
                 let ours = self.relation;
                 let logical = decode(data, |relation| Some(relation) == ours);
-                let logical = logical.map_err(|garbled| {
-                    unreachable(Side::Source, "reading the changes", garbled)
-                })?;
+                let logical =
+                    logical.map_err(|garbled| unreachable(Side::Source, "reading the changes", garbled))?;
                 self.apply(logical).await
             }
         }
@@ -322,7 +321,8 @@ impl<'a> Stream<'a> {
             self.moment = self.source.moment().await.ok();
         }
         let behind = self.seen.position > self.committed.position;
-        if behind && !self.in_transaction && !self.has_changes() && self.committed_at.elapsed() >= IDLE_COMMIT {
+        if behind && !self.in_transaction && !self.has_changes() && self.committed_at.elapsed() >= IDLE_COMMIT
+        {
             self.commit().await?;
         }
         // The keepalive in return says how far the server has read.

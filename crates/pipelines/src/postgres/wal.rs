@@ -51,10 +51,7 @@ pub enum Frame {
     /// One message of the output plugin.
     Data(Bytes),
     /// Everything before `end` that concerns us has been sent.
-    KeepAlive {
-        end: u64,
-        reply: bool,
-    },
+    KeepAlive { end: u64, reply: bool },
 }
 
 /// Why the session went wrong.
@@ -158,7 +155,9 @@ impl Wal {
         frontend::ssl_request(&mut request);
         socket.write_all(&request).await?;
         if socket.read_u8().await? != b'S' {
-            return Err(Fault::Lost("the server does not speak TLS, which sslmode=require asks for".to_owned()));
+            return Err(Fault::Lost(
+                "the server does not speak TLS, which sslmode=require asks for".to_owned(),
+            ));
         }
         let Ok(connect) = MakeTlsConnect::<TcpStream>::make_tls_connect(&mut tls.clone(), host);
         Ok(Box::new(connect.connect(socket).await?))

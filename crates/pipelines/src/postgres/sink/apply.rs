@@ -356,9 +356,8 @@ fn cast(number: usize, kind: &str) -> String {
 }
 
 fn by_key(target: &Target, keys: &[usize]) -> String {
-    let equal = |(n, at): (usize, &usize)| {
-        format!("t.{} = {}", column(target, *at), cast(n + 1, &target.types[*at]))
-    };
+    let equal =
+        |(n, at): (usize, &usize)| format!("t.{} = {}", column(target, *at), cast(n + 1, &target.types[*at]));
     keys.iter().enumerate().map(equal).collect::<Vec<_>>().join(" AND ")
 }
 
@@ -368,9 +367,10 @@ fn delete_sql(target: &Target, keys: &[usize]) -> String {
 
 fn patch_sql(target: &Target, keys: &[usize], known: &[bool]) -> String {
     let set: Vec<usize> = (0..known.len()).filter(|at| known[*at]).collect();
-    let sets = set.iter().enumerate().map(|(n, at)| {
-        format!("{} = {}", column(target, *at), cast(keys.len() + n + 1, &target.types[*at]))
-    });
+    let sets = set
+        .iter()
+        .enumerate()
+        .map(|(n, at)| format!("{} = {}", column(target, *at), cast(keys.len() + n + 1, &target.types[*at])));
     format!(
         "UPDATE {} t SET {} FROM {} WHERE {}",
         target.name(),

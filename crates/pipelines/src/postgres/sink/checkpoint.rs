@@ -34,9 +34,21 @@ fn lost(doing: &'static str) -> impl Fn(tokio_postgres::Error) -> Trouble {
 
 /// Makes the table where it is missing.
 pub async fn ensure(session: &Session) -> Result<(), Trouble> {
-    let there = session.client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&TABLE]).await;
-    if there.map_err(lost("looking for the checkpoints"))?.get(0) {
-        return Ok(());
+    let sql = "SELECT has_table_privilege(t, 'SELECT') AND has_table_privilege(t, 'INSERT')
+                   AND has_table_privilege(t, 'UPDATE') AND has_table_privilege(t, 'DELETE')
+               FROM to_regclass($1) t WHERE t IS NOT NULL";
+    let there = session.client.query_opt(sql, &[&TABLE]).await;
+    match there.map_err(lost("looking for the checkpoints"))?.map(|row| row.get(0)) {
+        Some(true) => return Ok(()),
+        Some(false) => {
+            return Err(Trouble::lasting(
+                Side::Sink.unfit(),
+                format!(
+                    "the user may not use the checkpoints: GRANT SELECT, INSERT, UPDATE, DELETE ON {TABLE} to it"
+                ),
+            ));
+        }
+        None => {}
     }
     match session.client.batch_execute(CREATE).await {
         Ok(()) => Ok(()),
@@ -45,8 +57,10 @@ pub async fn ensure(session: &Session) -> Result<(), Trouble> {
             Some(words) if matches!(words.code.as_str(), "23505" | "42P07") => Ok(()),
             Some(words) if words.code == "42501" => Err(Trouble::lasting(
                 Side::Sink.unfit(),
-                format!("the user may not make the table of checkpoints ({words}): GRANT CREATE ON SCHEMA \
-                         public to it, or make the table for it: {CREATE}"),
+                format!(
+                    "the user may not make the table of checkpoints ({words}): GRANT CREATE ON SCHEMA \
+                         public to it, or make the table for it: {CREATE}"
+                ),
             )),
             Some(_) | None => Err(trouble(Side::Sink, "making the table of checkpoints", &error)),
         },
@@ -81,10 +95,9 @@ pub struct Place {
 impl Place {
     fn fenced(&self, found: Option<i64>) -> Trouble {
         Trouble::fenced(match found {
-            Some(found) => format!(
-                "span {}: epoch {found} has taken over in the sink from {}",
-                self.span, self.epoch
-            ),
+            Some(found) => {
+                format!("span {}: epoch {found} has taken over in the sink from {}", self.span, self.epoch)
+            }
             None => format!("span {}: its checkpoint was removed from the sink", self.span),
         })
     }
@@ -172,14 +185,10 @@ impl Place {
         let (position, millis) = (at.position as i64, at.at.0 as f64);
         let done = session
             .client
-            .execute(&sql, &[
-                &self.feed.as_str(),
-                &self.span.as_str(),
-                &self.number(),
-                &copied,
-                &position,
-                &millis,
-            ])
+            .execute(
+                &sql,
+                &[&self.feed.as_str(), &self.span.as_str(), &self.number(), &copied, &position, &millis],
+            )
             .await;
         match done.map_err(lost("writing the checkpoint"))? {
             0 => Err(self.fenced(None)),

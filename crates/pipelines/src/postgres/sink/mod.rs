@@ -147,7 +147,8 @@ impl Writer {
 }
 
 async fn copy_in(session: &Session, target: &Target, rows: &[Row]) -> Result<(), tokio_postgres::Error> {
-    let columns: Vec<String> = target.shape.columns.iter().map(|column| names::quoted(&column.name)).collect();
+    let columns: Vec<String> =
+        target.shape.columns.iter().map(|column| names::quoted(&column.name)).collect();
     let sql = format!("COPY {} ({}) FROM STDIN", target.name(), columns.join(", "));
     let lines = session.client.copy_in(&sql).await?;
     pin_mut!(lines);
