@@ -139,3 +139,37 @@ fn json(type_oid: u32, text: &[u8]) -> Value {
     };
     own.unwrap_or_else(|| Value::from(text.into_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_change_as_json_has_numbers_where_the_source_has_and_leaves_out_what_it_does_not_know() {
+        let column = |name: &str, type_oid, key| Column { name: name.to_owned(), type_oid, key };
+        let columns = vec![
+            column("id", 20, true),
+            column("ok", BOOL, false),
+            column("f", 701, false),
+            column("exact", 1700, false),
+            column("doc", 3802, false),
+            column("big", 25, false),
+        ];
+        let shape = Shape { schema: "public".to_owned(), table: "t".to_owned(), columns };
+        let text = |text: &'static str| Cell::Text(Bytes::from_static(text.as_bytes()));
+        let row =
+            vec![text("7"), text("t"), text("NaN"), text("1.50"), text("{\"a\": [1]}"), Cell::Unchanged];
+        let mut old = vec![Cell::Null; 6];
+        old[0] = text("6");
+        let update = Change::Update { old_key: Some(old.clone()), row: row.clone() };
+        let columns = json!({"id": 7, "ok": true, "f": "NaN", "exact": "1.50", "doc": {"a": [1]}});
+        assert_eq!(update.to_json(&shape), json!({"op": "update", "key": {"id": 6}, "columns": columns}));
+        let insert = Change::Insert { row };
+        assert_eq!(insert.to_json(&shape), json!({"op": "insert", "key": {"id": 7}, "columns": columns}));
+        let delete = Change::Delete { key: old };
+        assert_eq!(delete.to_json(&shape), json!({"op": "delete", "key": {"id": 6}}));
+        assert_eq!(Change::Truncate.to_json(&shape), json!({"op": "truncate"}));
+    }
+}

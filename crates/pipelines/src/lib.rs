@@ -9,6 +9,8 @@
 mod change;
 mod contract;
 pub mod postgres;
+#[cfg(feature = "testing")]
+pub mod rates;
 mod sink;
 #[cfg(feature = "testing")]
 pub mod testing;

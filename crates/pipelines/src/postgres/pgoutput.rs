@@ -65,7 +65,8 @@ pub fn decode(mut data: Bytes, wanted: impl Fn(u32) -> bool) -> Result<Logical, 
         b'I' | b'U' | b'D' => {
             let relation = number(&mut data)?;
             match wanted(relation) {
-                true => change(tag, relation, &mut data),
+                // Copied, lest a few rows of ours hold on to all that was read along with them.
+                true => change(tag, relation, &mut Bytes::copy_from_slice(&data)),
                 false => Ok(Logical::Other),
             }
         }
