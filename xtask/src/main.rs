@@ -65,6 +65,7 @@ fn main() -> ExitCode {
 
 fn test(seeds: u64) -> anyhow::Result<()> {
     install::etcd()?;
+    install::postgresql()?;
     run::step("format", "cargo", &["fmt", "--all", "--check"])?;
     run::step("clippy", "cargo", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     run::heading("tidy");

@@ -6,14 +6,21 @@
 //! *Invariant:* nothing here starts, stops or moves a span by itself. A row whose span epoch is not
 //! the highest that its sink has seen takes no effect.
 
+mod change;
 pub mod command;
 mod contract;
 mod copy;
 pub mod file;
 mod idle;
 mod log;
+pub mod postgres;
+#[cfg(feature = "testing")]
+pub mod rates;
 pub mod rows;
+mod sink;
 mod sys;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use std::ffi::OsString;
 use std::panic::resume_unwind;
@@ -25,6 +32,7 @@ use tokio::sync::Semaphore;
 
 use command::{CommandPipeline, Limits};
 
+pub use change::{Cell, Change, Column, Row, Shape};
 pub use contract::{Control, Outlook, Pipeline, Prepared, Trouble};
 pub use copy::Copy;
 pub use idle::Idle;
@@ -56,7 +64,10 @@ fn copy_of(feed: &FeedName, source: &spec::Source, sink: &spec::Sink) -> Result<
             let (source, sink) = (LogSource::new(feed, from), file::FileSink::new(feed, to));
             Ok(Arc::new(Copy::new(Arc::new(source), Arc::new(sink))))
         }
-        (spec::Source::Postgres { .. }, spec::Sink::Postgres { .. } | spec::Sink::File { .. })
+        (spec::Source::Postgres { url, publication }, spec::Sink::Postgres { url: to }) => {
+            Ok(Arc::from(postgres::open(feed, url, publication, postgres::sink(feed, to)?)?))
+        }
+        (spec::Source::Postgres { .. }, spec::Sink::File { .. })
         | (spec::Source::Log { .. }, spec::Sink::Postgres { .. }) => Err(Trouble::lasting(
             Code::SourceUnfit,
             format!("feed {feed}: this combination of source and sink is not known to this daemon"),
@@ -91,3 +102,4 @@ pub(crate) fn wall_clock() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     Time(since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
 }
+pub use sink::{Sink, SpanSink, Stand};

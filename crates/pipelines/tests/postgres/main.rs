@@ -1,0 +1,8 @@
+//! Feeds from PostgreSQL to PostgreSQL, against a real server.
+
+mod changes;
+mod fence;
+mod preflight;
+mod rows;
+mod support;
+mod trouble;
