@@ -32,6 +32,8 @@ impl Default for Limits {
 pub struct Seen<'a> {
     /// The node is connected, and this life of it has acknowledged the present closed set.
     pub ready: &'a dyn Fn(&NodeId) -> bool,
+    /// The life of the node that counts: an earlier one that may still run, or the present.
+    pub life: &'a dyn Fn(&NodeId) -> Option<ProcessEpoch>,
     /// The feed's maintainer says that it works.
     pub working: &'a dyn Fn(&Feed) -> bool,
     /// It says that it has stopped acting, though it was to go on.
@@ -87,10 +89,10 @@ impl Budget {
 
 /// Brings one feed's maintainer closer to where it should be.
 pub fn plan(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>, budget: &mut Budget) -> Planned {
-    confirm_by_lease(txn, name);
+    confirm_by_lease(txn, name, seen);
     let Some(feed) = txn.feed(name.as_str()).cloned() else { return Planned::default() };
     let Some(maintainer) = &feed.maintainer else { return place(txn, &feed, None, seen) };
-    let gone = is_gone(txn, &maintainer.node, maintainer.process);
+    let gone = is_gone(txn, &maintainer.node, maintainer.process, seen);
     let leaves = leaves(txn, &maintainer.node);
     match &maintainer.from {
         // It was never started: another may take it, still after the one before.
@@ -106,10 +108,11 @@ pub fn plan(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>, budget: &mut Bu
 }
 
 /// A maintainer whose node's lease is over has stopped by its own fence, and with a life all of it ends.
-fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName) {
+fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>) {
     let Some(feed) = txn.feed(name.as_str()) else { return };
     let Some(maintainer) = &feed.maintainer else { return };
-    let over = maintainer.from.as_ref().is_some_and(|origin| is_gone(txn, &origin.node, origin.process));
+    let over =
+        maintainer.from.as_ref().is_some_and(|origin| is_gone(txn, &origin.node, origin.process, seen));
     if over {
         let mut next = feed.clone();
         next.maintainer = Some(Maintainer { from: None, ..maintainer.clone() });
@@ -117,9 +120,9 @@ fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName) {
     }
 }
 
-fn is_gone(cluster: &Cluster, node: &NodeId, life: ProcessEpoch) -> bool {
+fn is_gone(cluster: &Cluster, node: &NodeId, life: ProcessEpoch, seen: &Seen<'_>) -> bool {
     let entry = cluster.node_by_id(node.as_str());
-    entry.is_none_or(|entry| entry.rec.is_offline() || entry.rec.process_epoch != life)
+    entry.is_none_or(|entry| entry.rec.is_offline()) || (seen.life)(node) != Some(life)
 }
 
 /// Its turn to be emptied has come.

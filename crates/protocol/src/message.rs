@@ -63,6 +63,8 @@ pub enum DownBody {
 pub struct Hello {
     pub node: NodeId,
     pub life: Life,
+    /// The life before this one in the same data directory, of which it holds the lock: that one is over.
+    pub succeeds: Option<Life>,
     pub roles: Roles,
     pub labels: BTreeMap<String, String>,
     pub capacity: Resources,

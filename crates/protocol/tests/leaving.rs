@@ -157,6 +157,7 @@ impl Bench {
         let hello = Hello {
             node: NodeId::new(node),
             life: Life(1),
+            succeeds: None,
             roles,
             labels: BTreeMap::new(),
             capacity: Resources { memory: 100, cpu: 100 },

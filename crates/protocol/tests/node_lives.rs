@@ -55,6 +55,7 @@ impl Bench {
         let identity = Identity {
             node: NodeId::new("n1"),
             life: Life(1),
+            succeeds: None,
             roles: Roles::WORKER,
             labels: BTreeMap::new(),
             capacity: Resources { memory: 100, cpu: 100 },

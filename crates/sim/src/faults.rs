@@ -182,6 +182,7 @@ impl World {
         let hello = Hello {
             node: here.id.clone(),
             life: Life(self.rng.next()),
+            succeeds: None,
             roles: here.roles,
             labels: here.labels.clone(),
             capacity: Resources { memory: here.capacity, cpu: 4000 },

@@ -213,7 +213,7 @@ fn part_is_wrong(coordinator: &Coordinator, part: &DrainNode, now: Time) -> Opti
     };
     if status.units.is_empty() {
         // Something stopped before it started elsewhere, and there is no room for it.
-        let waits = cluster.services().any(short);
+        let waits = cluster.services().any(short) || feeds_wait_truly(coordinator, part);
         return (!waits).then(|| format!("{node} is empty and still draining"));
     }
     let others = status.units.iter().any(|unit| unit.code != Code::SystemLast);
@@ -231,6 +231,20 @@ fn part_is_wrong(coordinator: &Coordinator, part: &DrainNode, now: Time) -> Opti
         };
         let why = (unit.code.as_str(), &unit.message);
         (!truly).then(|| format!("{node} drains, and {} waits: {why:?}", unit.unit))
+    })
+}
+
+/// Feeds of the node have nowhere else to go.
+fn feeds_wait_truly(coordinator: &Coordinator, part: &DrainNode) -> bool {
+    let cluster = coordinator.cluster();
+    let ix = cluster.node_ix(part.node.as_str());
+    let here = |feed: &&model::Feed| {
+        let dispatchers = ix.and_then(|ix| coordinator.dispatchers_on(ix));
+        let runs = dispatchers.is_some_and(|counts| counts.contains_key(&feed.name));
+        runs || cluster.maintainers_on(&part.node).any(|name| *name == feed.name)
+    };
+    cluster.feeds().filter(here).any(|feed| {
+        !cluster.nodes().any(|(_, node)| node.may_place() && node.rec.satisfies(&feed.spec.constraints))
     })
 }
 

@@ -48,6 +48,7 @@ pub struct Machine {
     /// Its daemon was told to leave, and did.
     pub left: bool,
     // On disk:
+    pub last_life: Option<Life>,
     pub memory: Memory,
     pub slots: BTreeMap<InstanceId, Slot>,
 }
@@ -112,6 +113,7 @@ impl World {
                 held: VecDeque::new(),
                 degraded: None,
                 left: false,
+                last_life: None,
                 memory: Memory::default(),
                 slots: BTreeMap::new(),
             });
@@ -139,6 +141,7 @@ impl World {
         let identity = Identity {
             node: here.id.clone(),
             life: Life(random),
+            succeeds: here.last_life.replace(Life(random)),
             roles: here.roles,
             labels: here.labels.clone(),
             capacity: Resources { memory: here.capacity, cpu: 4000 },

@@ -7,7 +7,7 @@ use std::{
 
 use model::{
     Change, Checkpoint, Code, EventKind, Feed, FeedName, FeedState, Maintainer, MaintainerEpoch, Millis,
-    NodeId, NodeIx, SpanSet, Time,
+    NodeId, NodeIx, ProcessEpoch, SpanSet, Time,
 };
 use planner::feeds::{self, Budget, Planned, Seen};
 
@@ -66,8 +66,14 @@ impl Coordinator {
             .filter(|(_, entry)| self.knows_roster(&entry.rec.id))
             .map(|(_, entry)| entry.rec.id.clone())
             .collect();
+        let lives: BTreeMap<NodeId, ProcessEpoch> = self
+            .cluster
+            .nodes()
+            .map(|(ix, entry)| (entry.rec.id.clone(), self.life_that_counts(ix)))
+            .collect();
         let seen = Seen {
             ready: &|node| ready.contains(node),
+            life: &|node| lives.get(node).copied(),
             working: &|feed| matches!(phase(feed), Some(Phase::Working | Phase::Cleaned)),
             gave_up: &|feed| phase(feed) == Some(Phase::Quiesced),
         };
@@ -130,7 +136,9 @@ impl Coordinator {
                 (maintainer.node.clone(), maintainer.process, order)
             }
         };
-        let known = self.acknowledged(name, &maintainer);
+        let said = self.feeds.seen.get(name).and_then(|seen| seen.report.as_ref());
+        let gave_up = said.is_some_and(|r| r.epoch == maintainer.epoch && r.phase == Phase::Quiesced);
+        let known = gave_up || self.acknowledged(name, &maintainer);
         let Some(ix) = self.cluster.node_ix(node.as_str()) else { return };
         if self.cluster.node(ix).rec.process_epoch != process {
             // Another life: what it was to do is planned anew.

@@ -21,8 +21,8 @@ mod timers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{
-    Change, Cluster, Code, Event, EventKind, Health, InstanceId, Meta, NodeIx, Reason, ServiceIx, Term, Time,
-    Txn, encode_change,
+    Change, Cluster, Code, Event, EventKind, Health, InstanceId, Meta, NodeIx, ProcessEpoch, Reason,
+    ServiceIx, Term, Time, Txn, encode_change,
 };
 pub use planner::drain::{
     Class, Limits as DrainLimits, Move, Paused, Preview, Status as DrainStatus, UnitStatus, class_of,
@@ -198,6 +198,8 @@ pub struct Coordinator {
     /// Something changed that a drain may be waiting for.
     drains_dirty: bool,
     roster: RosterTable,
+    /// Lives that another one took over from and that may still run, and until when.
+    lingering: BTreeMap<NodeIx, (ProcessEpoch, Time)>,
     feeds: FeedDesk,
     feed_limits: FeedLimits,
     /// Who is in office here.
@@ -234,6 +236,7 @@ impl Coordinator {
             limits: start.drain,
             drains_dirty: true,
             roster: RosterTable::new(start.term),
+            lingering: BTreeMap::new(),
             feeds: FeedDesk::default(),
             feed_limits: start.feeds,
             candidate: start.candidate.clone(),
@@ -345,6 +348,7 @@ impl Coordinator {
                 Timer::LastNode => self.reopen_last_node(now),
                 Timer::Feeds => self.wake_feeds(),
                 Timer::Roster => self.send_roster(now),
+                Timer::Lingers(node) => self.lingers_no_more(node, now),
                 Timer::Resend(node) => self.resend_orders(node, now),
                 Timer::Commit => {
                     if let Some(step) = self.log.retry() {

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use model::{Health, Millis, NodeId, NodeIx, Term, Time};
+use model::{Health, Life, Millis, Node, NodeId, NodeIx, ProcessEpoch, Term, Time};
 
 use super::{Coordinator, timers::Timer};
 use crate::message::{
@@ -80,7 +80,7 @@ impl Coordinator {
         let known = self.roster.nodes.get(&entry.rec.id).map(|node| node.rpc.clone()).unwrap_or_default();
         let changed = self.roster.put(RosterNode {
             node: entry.rec.id.clone(),
-            epoch: entry.rec.process_epoch,
+            epoch: self.life_that_counts(node),
             // A node that is away for a moment is where it was.
             rpc: if rpc.is_empty() { known } else { rpc },
             closed: entry.is_closed(),
@@ -90,6 +90,33 @@ impl Coordinator {
         if changed && !self.timers.is_set(Timer::Roster) {
             self.timers.set(Timer::Roster, now + GATHERED_FOR);
         }
+    }
+
+    /// Another life of a node registers. What the one before ran counts as running until that is known
+    /// to be over: by the word of one that holds its lock, or by the end of its lease.
+    pub(super) fn life_follows(&mut self, node: NodeIx, before: &Node, succeeds: Option<Life>, now: Time) {
+        if succeeds == Some(before.life) || before.is_offline() {
+            return;
+        }
+        let heard = self.heard.get(&node).copied().unwrap_or(now);
+        let until = heard + self.timing.offline_after;
+        let entry = self.lingering.entry(node).or_insert((before.process_epoch, until));
+        entry.1 = entry.1.max(until);
+        self.timers.set(Timer::Lingers(node), entry.1);
+    }
+
+    pub(super) fn lingers_no_more(&mut self, node: NodeIx, now: Time) {
+        if self.lingering.remove(&node).is_some() {
+            self.timers.clear(Timer::Lingers(node));
+            self.roster_follows(node, now);
+            self.feeds_follow(node);
+        }
+    }
+
+    /// The life of a node whose dispatchers and maintainers count as running.
+    pub(super) fn life_that_counts(&self, node: NodeIx) -> ProcessEpoch {
+        let lingers = self.lingering.get(&node).map(|(epoch, _)| *epoch);
+        lingers.unwrap_or(self.cluster.node(node).rec.process_epoch)
     }
 
     /// Tells nodes what changed, if that cannot wait.
@@ -152,6 +179,9 @@ impl Coordinator {
     /// This life of the node knows which nodes are closed: it may be a destination.
     pub(super) fn knows_roster(&self, node: &NodeId) -> bool {
         let session = self.cluster.node_ix(node.as_str()).and_then(|ix| self.sessions.get(&ix));
-        session.is_some_and(|session| session.is_open() && session.roster == Some(self.roster.revision))
+        let lingers = self.cluster.node_ix(node.as_str()).is_some_and(|ix| self.lingering.contains_key(&ix));
+        !lingers
+            && session
+                .is_some_and(|session| session.is_open() && session.roster == Some(self.roster.revision))
     }
 }

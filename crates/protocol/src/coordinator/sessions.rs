@@ -174,6 +174,10 @@ impl Coordinator {
         let before = known.map(|ix| self.cluster.node(ix).rec.clone());
         let record = self.registration(&hello, before.as_ref(), now);
         let (epoch, foreign) = (record.process_epoch, record.foreign);
+        let another = before.as_ref().filter(|before| before.life != hello.life);
+        if let (Some(before), Some(node)) = (another, known) {
+            self.life_follows(node, before, hello.succeeds, now);
+        }
         if before.as_ref() != Some(&record) {
             self.change(now, |txn, _| txn.put(Change::Node(record)));
         }
@@ -378,6 +382,9 @@ impl Coordinator {
             return;
         }
         let next = Node { health, health_since: now, ..rec.clone() };
+        if health == Health::Offline {
+            self.lingers_no_more(node, now);
+        }
         self.change(now, |txn, _| txn.put(Change::Node(next)));
         if health != Health::Offline {
             self.timers.set(Timer::Node(node), now + self.timing.degraded_after);

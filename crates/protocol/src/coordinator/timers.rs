@@ -9,6 +9,7 @@ pub(super) enum Timer {
     Service(ServiceIx),
     Node(NodeIx),
     Resend(NodeIx),
+    Lingers(NodeIx),
     Drains,
     Balance,
     LastNode,

@@ -30,6 +30,8 @@ pub use local::{Ending, Note, RESTARTS_MAX, UNREADY_AFTER_FAILURES, Wanted};
 pub struct Identity {
     pub node: NodeId,
     pub life: Life,
+    /// The life before this one, as the data directory remembers it.
+    pub succeeds: Option<Life>,
     pub roles: Roles,
     pub labels: BTreeMap<String, String>,
     pub capacity: Resources,

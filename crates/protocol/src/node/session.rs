@@ -28,6 +28,7 @@ impl Node {
         let hello = Hello {
             node: self.identity.node.clone(),
             life: self.identity.life,
+            succeeds: self.identity.succeeds,
             roles: self.identity.roles,
             labels: self.identity.labels.clone(),
             capacity: self.identity.capacity,
