@@ -73,6 +73,7 @@ impl World {
             instance_ids_reserved: 1024,
             audit_next: 0,
             drain_epoch: 0,
+            maintainer_epoch: 0,
         }));
         let ids = Ids::new(cluster.meta());
         let (drains, now) = (Drains::Go, Time(1_000_000));
