@@ -45,7 +45,7 @@ pub fn advance(txn: &mut Txn<'_>, limits: Limits) -> Option<Time> {
         }
         store(txn, &before, drain);
     }
-    let mut slots = limits.nodes_at_once.saturating_sub(busy(txn));
+    let mut slots = limits.nodes_at_once.saturating_sub(busy(txn, |_| true));
     for epoch in unfinished.iter().map(|drain| drain.epoch) {
         let Some(before) = txn.drain(epoch).cloned() else { continue };
         let mut drain = before.clone();
@@ -99,9 +99,9 @@ fn follow_ending(txn: &mut Txn<'_>, part: &DrainNode) {
     txn.put(Change::Node(next));
 }
 
-/// Nodes that use a slot. One with nothing but blockers left gives it back.
-fn busy(cluster: &Cluster) -> u32 {
-    let draining = cluster.nodes().filter(|(ix, node)| {
+/// Of these nodes, how many use a slot. One with nothing but blockers left gives it back.
+pub(super) fn busy(cluster: &Cluster, of: impl Fn(NodeIx) -> bool) -> u32 {
+    let draining = cluster.nodes().filter(|(ix, _)| of(*ix)).filter(|(ix, node)| {
         let included = node.drain.as_ref().is_some_and(|drain| drain.include_stateful);
         let mut units = remaining(cluster, *ix).map(|(_, class)| class == Class::Stateful && !included);
         // The first that is not blocked will do, and nothing left at all is no blocker either.

@@ -260,6 +260,32 @@ async fn lesson_37_a_plan_changes_nothing_and_is_what_the_drain_then_does() {
 }
 
 #[tokio::test]
+async fn a_plan_of_two_nodes_moves_nothing_onto_either_and_is_what_the_drain_then_does() {
+    let (daemon, _nodes) = cluster(4).await;
+    run(&daemon, quick_web(8)).await;
+    let both = json!({"nodes": ["node-1", "node-2"]});
+    let (status, answer) = daemon.post("/v1/drains/plan", both.clone()).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let plans: Vec<PlanView> = serde_json::from_value(answer["items"].clone()).unwrap();
+    let nodes: Vec<&str> = plans.iter().map(|plan| plan.node.as_str()).collect();
+    assert_eq!(nodes, ["node-1", "node-2"]);
+    assert_eq!(daemon.get("/v1/drains").await["items"], json!([]), "it changes nothing");
+    let moves = plans.into_iter().flat_map(|plan| plan.moves);
+    let planned: BTreeMap<_, _> = moves.map(|step| (step.unit, step.to.unwrap())).collect();
+    assert_eq!(planned.len(), 4);
+    assert!(planned.values().all(|to| ["node-3", "node-4"].contains(&to.as_str())), "{planned:?}");
+    let (status, answer) = daemon.post("/v1/drains", both).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
+    until_state(&daemon, "node-2", "drained").await;
+    let done: BTreeMap<_, _> = places(&daemon)
+        .await
+        .into_values()
+        .filter_map(|(node, replaces)| Some((format!("instance/{}", replaces?), node)))
+        .collect();
+    assert_eq!(planned, done);
+}
+
+#[tokio::test]
 async fn lesson_2_what_a_silent_node_has_is_unknown_and_remains() {
     let timing = Timing { degraded_after: Millis::secs(3), ..TIMING };
     let daemon = Daemon::start("a", Arc::new(MemoryStore::new()), timing).await;
