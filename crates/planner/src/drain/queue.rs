@@ -9,6 +9,10 @@ use model::{
 
 use super::leave::{Class, class_of, class_of_release};
 
+/// Deadlines that fall within this of the first of them are acted on together, at the last of them: one
+/// plan sees everything that must go. None is acted on early, and none later than this.
+pub const DEADLINE_WINDOW: Millis = Millis::secs(5);
+
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Nodes that drain at a time; the others wait, closed, so that nothing hops from one to the next.
@@ -36,10 +40,12 @@ impl Default for Limits {
 pub fn advance(txn: &mut Txn<'_>, limits: Limits) -> Option<Time> {
     let unfinished: Vec<Drain> = txn.drains().filter(|drain| drain.is_unfinished()).cloned().collect();
     let mut wake: Option<Time> = None;
+    let due = deadlines(txn).into_iter().rfind(|at| *at <= txn.now());
     for mut drain in unfinished.clone() {
         let before = drain.clone();
         for part in &mut drain.nodes {
             if part.state == DrainState::Draining {
+                part.deadline_reached |= part.deadline.is_some_and(|deadline| Some(deadline) <= due);
                 step(txn, part, limits);
             }
         }
@@ -62,11 +68,30 @@ pub fn advance(txn: &mut Txn<'_>, limits: Limits) -> Option<Time> {
     }
     for part in txn.drains().flat_map(|drain| &drain.nodes).filter(|part| part.state == DrainState::Draining)
     {
-        let deadline = part.deadline.filter(|_| !part.deadline_reached);
         let stall = part.progress_at.map(|at| at + limits.stall_after).filter(|at| *at > txn.now());
-        wake = [wake, deadline, stall].into_iter().flatten().min();
+        wake = [wake, stall].into_iter().flatten().min();
     }
-    wake
+    deadlines(txn).into_iter().next().into_iter().chain(wake).min()
+}
+
+/// When deadlines that are not reached are acted on, soonest first.
+fn deadlines(cluster: &Cluster) -> Vec<Time> {
+    let parts = cluster.drains().flat_map(|drain| &drain.nodes);
+    let waiting = parts.filter(|part| part.state == DrainState::Draining && !part.deadline_reached);
+    let times: BTreeSet<Time> = waiting.filter(|part| !is_forced(part)).filter_map(|p| p.deadline).collect();
+    let mut together: Vec<(Time, Time)> = Vec::new();
+    for at in times {
+        match together.last_mut() {
+            Some((first, last)) if at.since(*first) < DEADLINE_WINDOW => *last = at,
+            Some(_) | None => together.push((at, at)),
+        }
+    }
+    together.into_iter().map(|(_, last)| last).collect()
+}
+
+/// Its deadline is now, whenever that is asked for: it waits for no other.
+fn is_forced(part: &DrainNode) -> bool {
+    part.options.deadline == Some(Millis::ZERO)
 }
 
 fn store(txn: &mut Txn<'_>, before: &Drain, drain: Drain) {
@@ -146,7 +171,7 @@ fn step(txn: &Txn<'_>, part: &mut DrainNode, limits: Limits) {
     if txn.node(ix).rec.is_offline() {
         return end(part, Ending::NodeLost, now);
     }
-    part.deadline_reached |= part.deadline.is_some_and(|deadline| deadline <= now);
+    part.deadline_reached |= is_forced(part) && part.deadline.is_some_and(|deadline| deadline <= now);
     let (mut units, mut stateful) = (0, Vec::new());
     for (id, class) in left(txn, ix, part.options.ignore_system) {
         units += 1;

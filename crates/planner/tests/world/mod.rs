@@ -21,6 +21,9 @@ pub struct World {
     pub cluster: Cluster,
     ids: Ids,
     pub now: Time,
+    pub limits: Limits,
+    /// When the drains want to be looked at again.
+    pub wake: Option<Time>,
     /// What the last round said of each service.
     pub planned: BTreeMap<String, Planned>,
 }
@@ -72,7 +75,8 @@ impl World {
             drain_epoch: 0,
         }));
         let ids = Ids::new(cluster.meta());
-        let mut world = World { cluster, ids, now: Time(1_000_000), planned: BTreeMap::new() };
+        let (now, limits) = (Time(1_000_000), World::LIMITS);
+        let mut world = World { cluster, ids, now, limits, wake: None, planned: BTreeMap::new() };
         for n in 1..=count {
             world.node(&format!("n{n}"), 1024 * MIB, &[]);
         }
@@ -189,13 +193,25 @@ impl World {
         panic!("it does not come to rest:\n{}", self.show());
     }
 
+    /// Asks for another number of instances.
+    pub fn scale(&mut self, service: &str, count: u32) {
+        let rec = Service { count, ..self.service(service).clone() };
+        self.cluster.apply(&Change::Service(rec));
+    }
+
+    /// Asks for a service to go.
+    pub fn remove(&mut self, service: &str) {
+        let rec = Service { removed: true, ..self.service(service).clone() };
+        self.cluster.apply(&Change::Service(rec));
+    }
+
     /// Plans every service until nothing changes; asserts that planning again makes no change.
     pub fn plan(&mut self) -> usize {
         let services: Vec<_> =
             self.cluster.services().map(|(ix, entry)| (ix, entry.rec.name.to_string())).collect();
         let mut total = 0;
         let mut txn = Txn::new(&mut self.cluster, self.now);
-        let _wake = advance(&mut txn, World::LIMITS);
+        self.wake = advance(&mut txn, self.limits);
         total += txn.finish().0.len();
         for (ix, name) in services {
             for round in 0.. {
