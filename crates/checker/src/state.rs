@@ -130,7 +130,7 @@ fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
         }
     }
     for (ix, entry) in cluster.services() {
-        let ServiceEntry { rec, instances, on, settled, spread } = entry;
+        let ServiceEntry { rec, instances, on, settled, spread, served: _ } = entry;
         if !of.remove(&ix).unwrap_or_default().iter().eq(instances.keys()) {
             wrong(format!("the instances of {}", rec.name));
         }

@@ -14,10 +14,9 @@
 //! - data of an old instance found by the new one (58): scratch data is not copied yet;
 //! - ineligible kept after a cancel (59): a cancelled drain leaves a node active, disabling it is apart;
 //! - kill timeouts (60): a worker's matter; here, what its node has not reported stopped remains;
-//! - writes that fail, leaders that change, CSI plugins, `drain_on_shutdown`: the simulator does the first
-//!   two under faults, there are no plugins, and a daemon that stops hands its node to nobody;
-//! - `sysbatch`: there is no such kind;
-//! - `max_parallel = 0`: refused with the service's file, as a test of the files shows.
+//! - writes that fail and leaders that change in mid-drain: no planner sees them; the simulator has both;
+//! - `sysbatch`, CSI plugins: there is no such kind, there are no plugins;
+//! - `drain_on_shutdown`: a daemon that stops drains nothing; its instances run on.
 
 #![allow(clippy::unwrap_used)]
 

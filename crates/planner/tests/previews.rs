@@ -85,7 +85,8 @@ fn units_are_listed_under_the_node_that_they_leave() {
             world.cluster.instances_on(ix).map(|i| format!("instance/{}", world.cluster.instance_name(i)));
         let mut here: Vec<String> = here.collect();
         let mut shown: Vec<String> = preview.moves.iter().map(|step| step.unit.clone()).collect();
-        (here.sort(), shown.sort());
+        here.sort();
+        shown.sort();
         assert_eq!(shown, here, "{node}");
     }
 }

@@ -119,6 +119,14 @@ fn two_nodes_of_one_service_that_drain_at_once_share_its_budget() {
 }
 
 #[test]
+fn a_service_that_would_never_move_is_refused_with_its_file() {
+    // There, `max_parallel = 0` is taken, and nothing leaves before the deadline.
+    let mut web = file("web");
+    web.migrate.max_parallel = 0;
+    assert!(web.check().is_err());
+}
+
+#[test]
 fn a_report_that_comes_twice_changes_nothing() {
     let mut world = spread(3, 6, 1);
     world.drain(&["n1"], no_deadline());
