@@ -85,6 +85,12 @@ impl Session {
         self.unacked.insert(id, Told { revision, at });
     }
 
+    /// The drain for whose sake its edge is away or will be: what it was told counts, before that what
+    /// it said.
+    pub fn told_or_said(&self) -> Option<u64> {
+        self.duty_sent.unwrap_or(self.edge.withdrawal.map(|said| said.drain))
+    }
+
     pub fn waits_for_acks(&self) -> bool {
         !self.unacked.is_empty()
     }
