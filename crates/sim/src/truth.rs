@@ -189,6 +189,23 @@ impl World {
         }
     }
 
+    /// An edge that was not waited for opens its ports again: it sends nothing to what was told to stop
+    /// meanwhile.
+    pub fn check_return(&mut self, machine: usize) {
+        let Some(daemon) = self.machines[machine].daemon.as_ref() else { return };
+        let leased = |decided_at: u64| {
+            daemon.lease_until > self.now && (self.is_reliable() || daemon.leased_since <= decided_at)
+        };
+        let sets = daemon.edge.as_ref().and_then(|edge| edge.sets());
+        let backends = sets.iter().flat_map(|sets| &sets.sets).flat_map(|set| &set.backends);
+        let stale = backends
+            .map(|backend| backend.instance)
+            .find(|id| self.stop_decided.get(id).is_some_and(|decided_at| leased(*decided_at)));
+        if let Some(id) = stale {
+            self.fail(15, format!("the edge on m{machine} comes back and sends to {id}, which is to stop"));
+        }
+    }
+
     /// A client was connected to an instance.
     pub fn check_copy(&mut self, edge: usize, id: InstanceId) {
         let Some(daemon) = self.machines[edge].daemon.as_ref() else { return };
