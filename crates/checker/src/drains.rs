@@ -78,6 +78,31 @@ pub(crate) fn follow(before: &Parts, newest: u64, after: &Cluster, found: &mut V
     }
 }
 
+/// While drains pause no turn comes, and nothing is placed for a drain's sake.
+pub(crate) fn rest<'a>(
+    before: &Parts,
+    after: &Cluster,
+    placed: impl Iterator<Item = &'a Instance>,
+    found: &mut Vec<Violation>,
+) {
+    for drain in after.drains() {
+        for part in drain.nodes.iter().filter(|part| part.state == DrainState::Draining) {
+            if before.get(&(drain.epoch, part.node.clone())) != Some(&DrainState::Draining) {
+                found.push(wrong(9, drain.epoch, part, "begins to drain while drains pause"));
+            }
+        }
+    }
+    for instance in placed {
+        let Some(old) = instance.replaces.and_then(|old| after.instance(old)) else { continue };
+        let updated = after.service(old.service).is_some_and(|entry| old.release == entry.rec.release);
+        let node = after.node(old.node);
+        let drain = node.drain.as_ref().filter(|drain| drain.draining);
+        let Some(drain) = drain.filter(|_| updated && node.rec.intent != Intent::Disabled) else { continue };
+        let part = after.drain(drain.epoch).and_then(|drain| drain.part(node.rec.id.as_str()));
+        found.extend(part.map(|part| wrong(9, drain.epoch, part, "loses an instance while drains pause")));
+    }
+}
+
 fn now_is(after: &Cluster, part: &DrainNode, state: DrainState) -> Option<(u32, &'static str)> {
     let ix = after.node_ix(part.node.as_str())?;
     let node = &after.node(ix).rec;
@@ -90,6 +115,11 @@ fn now_is(after: &Cluster, part: &DrainNode, state: DrainState) -> Option<(u32, 
             if remaining(after, ix, part.options.ignore_system).next().is_some() =>
         {
             Some((6, "is drained and something is left"))
+        }
+        DrainState::Ended(Ending::Drained | Ending::DrainedExcept)
+            if node.roles.edge && !node.foreign && part.withdrawing_since.is_none() =>
+        {
+            Some((6, "is drained and its edge was not told to withdraw"))
         }
         DrainState::Ended(Ending::Drained | Ending::DrainedExcept | Ending::NodeLost) if !out => {
             Some((4, "is through its drain and not out"))

@@ -58,8 +58,9 @@ impl Observer {
         self.asked.insert(id);
     }
 
-    /// Compares with the state seen last, and remembers this one.
-    pub fn observe(&mut self, after: &Cluster) -> Vec<Violation> {
+    /// Compares with the state seen last, and remembers this one. `paused`: drains were to rest in the
+    /// step between them.
+    pub fn observe(&mut self, after: &Cluster, paused: bool) -> Vec<Violation> {
         let mut found = Vec::new();
         for instance in after.instances() {
             match self.instances.get(&instance.id) {
@@ -73,6 +74,10 @@ impl Observer {
         self.epochs_rise(after, &mut found);
         self.releases_rise(after, &mut found);
         drains::follow(&self.drains, self.drain_epoch, after, &mut found);
+        if paused {
+            let placed = after.instances().filter(|instance| !self.instances.contains_key(&instance.id));
+            drains::rest(&self.drains, after, placed, &mut found);
+        }
         self.remember(after);
         found
     }

@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use model::Millis;
 use protocol::{
     edge::ServiceStats,
-    message::{EdgeReport, Sets},
+    message::{Duty, EdgeReport, Sets},
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -34,10 +34,10 @@ pub struct EdgeHandle {
 impl EdgeHandle {
     /// Starts an edge that listens on this address, on the ports its sets name. Must be called within
     /// a tokio runtime.
-    pub fn start(bind_host: IpAddr) -> EdgeHandle {
+    pub fn start(bind_host: IpAddr, withdraw_delay: Millis) -> EdgeHandle {
         let (control, orders) = mpsc::unbounded_channel();
         let (changed, report) = watch::channel(EdgeReport::default());
-        tokio::spawn(Shell::new(bind_host, changed).run(orders));
+        tokio::spawn(Shell::new(bind_host, withdraw_delay, changed).run(orders));
         EdgeHandle { control, report }
     }
 
@@ -45,6 +45,11 @@ impl EdgeHandle {
     /// gap is dropped, as `protocol::edge` says.
     pub fn apply(&self, sets: Sets) {
         self.tell(Control::Apply(sets));
+    }
+
+    /// Withdraws it, or lets it serve again; [`EdgeHandle::watch`] tells how far it is.
+    pub fn duty(&self, duty: Duty) {
+        self.tell(Control::Duty(duty));
     }
 
     /// What the coordinator is told in the next heartbeat.

@@ -10,7 +10,7 @@ use std::{
 use model::{Millis, Time};
 use protocol::{
     edge::{Attempt, ConnId, Edge, Input, Output},
-    message::{EdgeReport, Sets},
+    message::{Duty, EdgeReport, Sets},
 };
 use tokio::{
     net::TcpStream,
@@ -40,6 +40,7 @@ const EVENTS_MAX: usize = 1024;
 /// What the handle asks for.
 pub(crate) enum Control {
     Apply(Sets),
+    Duty(Duty),
     Stats(oneshot::Sender<Stats>),
     LastSets(oneshot::Sender<Option<Sets>>),
     Shutdown { grace: Millis, done: oneshot::Sender<()> },
@@ -97,11 +98,11 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    pub fn new(bind_host: IpAddr, report: watch::Sender<EdgeReport>) -> Shell {
+    pub fn new(bind_host: IpAddr, withdraw_delay: Millis, report: watch::Sender<EdgeReport>) -> Shell {
         let (events, happened) = mpsc::channel(EVENTS_MAX);
         let limit = connection_limit();
         Shell {
-            edge: Edge::new(),
+            edge: Edge::with_delay(withdraw_delay),
             bind_host,
             started: Instant::now(),
             listeners: HashMap::new(),
@@ -161,6 +162,10 @@ impl Shell {
     fn obey(&mut self, control: Control) {
         match control {
             Control::Apply(sets) => self.feed(Input::Sets(sets)),
+            Control::Duty(duty) => {
+                tracing::info!(?duty, "told by the coordinator");
+                self.feed(Input::Duty(duty));
+            }
             // An answer nobody waits for any more is dropped.
             Control::Stats(answer) => drop(answer.send(self.stats())),
             Control::LastSets(answer) => drop(answer.send(self.edge.sets())),
@@ -210,13 +215,16 @@ impl Shell {
     fn feed(&mut self, input: Input) {
         let mut inputs = VecDeque::from([input]);
         let mut reports = false;
+        let withdrawal = self.edge.withdrawal();
         while let Some(input) = inputs.pop_front() {
             reports |= match input {
                 Input::Sets(_)
                 | Input::Listening { .. }
                 | Input::ListenFailed { .. }
                 | Input::Stop { .. } => true,
-                Input::Accepted { .. }
+                Input::Duty(_)
+                | Input::Unlistened { .. }
+                | Input::Accepted { .. }
                 | Input::Dialled { .. }
                 | Input::DialFailed { .. }
                 | Input::Closed { .. }
@@ -225,6 +233,10 @@ impl Shell {
             for output in self.edge.handle(input, self.now()) {
                 inputs.extend(self.perform(output));
             }
+        }
+        if withdrawal != self.edge.withdrawal() {
+            tracing::info!(withdrawal = ?self.edge.withdrawal(), "withdrawal");
+            reports = true;
         }
         if reports {
             let report = self.edge.report();
@@ -239,7 +251,7 @@ impl Shell {
     fn perform(&mut self, output: Output) -> Option<Input> {
         match output {
             Output::Listen { port } => return self.listen(port),
-            Output::Unlisten { port } => self.unlisten(port),
+            Output::Unlisten { port } => return self.unlisten(port),
             Output::Dial { conn, attempt, instance, address } => {
                 tracing::trace!(conn = conn.0, %instance, %address, "dialling");
                 self.tell(conn, Command::Dial { attempt, address });
@@ -290,19 +302,22 @@ impl Shell {
         }
     }
 
-    fn unlisten(&mut self, port: u16) {
+    fn unlisten(&mut self, port: u16) -> Option<Input> {
         if let Some(listener) = self.listeners.remove(&port) {
             tracing::info!(port, "closing");
             listener.cancel();
             self.closing.insert(port, Wanted::NoMore);
         } else if let Some(wanted) = self.closing.get_mut(&port) {
             *wanted = Wanted::NoMore;
+        } else {
+            return Some(Input::Unlistened { port });
         }
+        None
     }
 
     fn listener_closed(&mut self, port: u16, lost: Option<String>) {
         match self.closing.remove(&port) {
-            Some(Wanted::NoMore) => {}
+            Some(Wanted::NoMore) => self.feed(Input::Unlistened { port }),
             Some(Wanted::Again) => {
                 if let Some(input) = self.listen(port) {
                     self.feed(input);

@@ -43,6 +43,8 @@ pub struct DrainNode {
     pub stalled: bool,
     /// What was left when it ended `drained_except`, and why.
     pub left: Vec<(String, Code)>,
+    /// Since when the edge of this node is told to withdraw: nothing else of it is left.
+    pub withdrawing_since: Option<Time>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +135,7 @@ impl DrainNode {
             blocked: false,
             stalled: false,
             left: Vec::new(),
+            withdrawing_since: None,
         }
     }
 

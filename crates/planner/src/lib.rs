@@ -21,4 +21,4 @@ mod system;
 pub use history::{HISTORY_KEPT, to_forget};
 pub use ids::{IDS_PER_BLOCK, Ids};
 pub use place::{Placer, Wait};
-pub use reconcile::{PLACEMENTS_PER_PLAN_MAX, Planned, reconcile};
+pub use reconcile::{Drains, PLACEMENTS_PER_PLAN_MAX, Planned, reconcile, reconcile_with};

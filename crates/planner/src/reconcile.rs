@@ -4,8 +4,8 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use model::{
-    Actual, Change, Cluster, Code, Desired, Instance, InstanceId, Kind, Millis, NodeIx, Reason, Service,
-    ServiceEntry, ServiceIx, ServiceSpec, Time, Txn,
+    Actual, Change, Cluster, Code, Desired, Instance, InstanceId, Intent, Kind, Millis, NodeIx, Reason,
+    Service, ServiceEntry, ServiceIx, ServiceSpec, Time, Txn,
 };
 
 use crate::{
@@ -37,14 +37,31 @@ pub struct Planned {
     pub starved: bool,
 }
 
-/// Brings one service closer to what is asked.
+/// Whether drains may begin to move anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drains {
+    Go,
+    /// What is on its way arrives; nothing else leaves a node for its drain's sake.
+    Paused,
+}
+
+/// As [`reconcile_with`], with drains going on.
 pub fn reconcile(txn: &mut Txn<'_>, ids: &mut Ids, service: ServiceIx) -> Planned {
+    reconcile_with(txn, ids, service, Drains::Go)
+}
+
+/// Brings one service closer to what is asked.
+pub fn reconcile_with(txn: &mut Txn<'_>, ids: &mut Ids, service: ServiceIx, drains: Drains) -> Planned {
     let now = txn.now();
     let Some(entry) = txn.service(service) else { return Planned::default() };
     let spec = entry.rec.spec().clone();
-    let mut plan = Plan { txn, ids, service, now, placed: 0, out: Planned::default() };
+    let mut plan = Plan { txn, ids, service, now, placed: 0, out: Planned::default(), moving: None };
     plan.give_up_lost();
     plan.give_up_ended();
+    if drains == Drains::Paused {
+        let wanted = plan.instances().filter(|instance| instance.is_wanted());
+        plan.moving = Some(wanted.filter_map(|instance| instance.replaces).collect());
+    }
     if plan.service_rec().removed {
         plan.remove();
     } else if spec.kind == Kind::System {
@@ -66,6 +83,8 @@ pub(crate) struct Plan<'a, 'b> {
     pub now: Time,
     placed: usize,
     pub out: Planned,
+    /// While drains pause: those whose replacement is there or on its way.
+    moving: Option<BTreeSet<InstanceId>>,
 }
 
 /// Why no instance was placed, beside [`Wait`].
@@ -161,6 +180,9 @@ impl Plan<'_, '_> {
             return;
         }
         leave(&mut instance);
+        if let (Some(moving), Some(old)) = (&mut self.moving, instance.replaces) {
+            moving.remove(&old);
+        }
         instance.reason = reason.or(instance.reason);
         self.txn.put(Change::Instance(instance));
     }
@@ -360,7 +382,13 @@ impl Plan<'_, '_> {
 
     /// Whether it must leave its node, and how.
     pub fn leave(&self, instance: &Instance) -> Leave {
-        must_leave(self.txn, instance)
+        let leave = must_leave(self.txn, instance);
+        let node = self.txn.node(instance.node);
+        let by_drain = node.is_draining() && node.rec.intent != Intent::Disabled;
+        match &self.moving {
+            Some(moving) if by_drain && !moving.contains(&instance.id) => Leave::No,
+            Some(_) | None => leave,
+        }
     }
 }
 

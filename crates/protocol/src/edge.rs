@@ -10,6 +10,8 @@
 //!
 //! An edge without a coordinator gets no input about it and keeps serving its last sets.
 //!
+//! An edge that is told to withdraw does so in steps (`withdraw.rs`); sets are taken all the while.
+//!
 //! *Invariant:* a connection that is being dialled is dialled to an instance, at an address, that is in
 //! the sets in force.
 
@@ -19,6 +21,9 @@ mod service;
 mod tests;
 #[cfg(test)]
 mod walk;
+mod withdraw;
+#[cfg(test)]
+mod withdraw_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +36,7 @@ use self::{
     ports::Ports,
     service::{Displaced, Service},
 };
-use crate::message::{BackendSet, EdgeReport, SetRevision, Sets};
+use crate::message::{BackendSet, Duty, EdgeReport, SetRevision, Sets};
 
 pub use self::ports::{RETRY_FIRST, RETRY_MAX};
 pub use self::service::{Counters, ServiceStats};
@@ -49,6 +54,10 @@ pub const HELD_PER_SERVICE_MAX: usize = 512;
 /// back in the rotation about as fast as its check finds it ready.
 pub const REFUSED_LAST_FOR: Millis = Millis::secs(1);
 
+/// How long an edge that withdraws serves on with its health check failing, unless it is told another
+/// time: two looks of a load balancer that looks every two seconds.
+pub const WITHDRAW_DELAY: Millis = Millis::secs(5);
+
 /// One accepted connection. The shell numbers them and never reuses a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u64);
@@ -60,6 +69,7 @@ pub struct Attempt(pub u32);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     Sets(Sets),
+    Duty(Duty),
     /// A client connected to a port this edge listens on.
     Accepted {
         conn: ConnId,
@@ -81,6 +91,10 @@ pub enum Input {
     Listening {
         port: u16,
     },
+    /// The port is closed as told, and everybody whom it had accepted is known.
+    Unlistened {
+        port: u16,
+    },
     /// The port could not be opened, or was lost.
     ListenFailed {
         port: u16,
@@ -97,40 +111,21 @@ pub enum Input {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Open the port; for one that is open already the answer is `Listening` again.
-    Listen {
-        port: u16,
-    },
-    Unlisten {
-        port: u16,
-    },
+    Listen { port: u16 },
+    /// Close the port, if it is open; the answer is `Unlistened`, unless it is wanted again before.
+    Unlisten { port: u16 },
     /// Connect to the backend. Supersedes an earlier dial of this connection, whether it is in
     /// flight or was answered: what it led to is closed.
-    Dial {
-        conn: ConnId,
-        attempt: Attempt,
-        instance: InstanceId,
-        address: Arc<str>,
-    },
+    Dial { conn: ConnId, attempt: Attempt, instance: InstanceId, address: Arc<str> },
     /// Keep it open without a backend. Supersedes an earlier dial, as `Dial` does: an instance that
     /// left must not see an idle connection that will never be used.
-    Hold {
-        conn: ConnId,
-    },
+    Hold { conn: ConnId },
     /// Start copying between client and backend.
-    Copy {
-        conn: ConnId,
-        instance: InstanceId,
-    },
+    Copy { conn: ConnId, instance: InstanceId },
     /// Close it; it got no backend. The edge has forgotten it.
-    Refuse {
-        conn: ConnId,
-        why: Refused,
-    },
+    Refuse { conn: ConnId, why: Refused },
     /// Close it; its grace is over. The edge has forgotten it.
-    Cut {
-        conn: ConnId,
-        instance: InstanceId,
-    },
+    Cut { conn: ConnId, instance: InstanceId },
     /// The sets of this revision are in force.
     Serves(SetRevision),
 }
@@ -138,7 +133,7 @@ pub enum Output {
 /// Why a connection got no backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refused {
-    /// No service has this port (any more), or the edge has stopped.
+    /// No service has this port (any more), or the edge has withdrawn or stopped.
     NotServed,
     /// None of its service's backends took it.
     AllRefused,
@@ -155,6 +150,10 @@ enum Due {
     Held(ConnId),
     /// The grace of an instance that left is over.
     Left(ServiceName, InstanceId),
+    /// The edge has failed its health check for long enough.
+    Withdraw,
+    /// The edge withdraws, and the grace of this service's connections is over.
+    Away(ServiceName),
     /// The grace of the edge itself is over.
     Stopped,
 }
@@ -181,6 +180,20 @@ enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Running {
     Yes,
+    /// Its health check fails; it serves on until then.
+    Withdrawing {
+        drain: u64,
+        until: Time,
+    },
+    /// Its ports are being closed, connections finish.
+    Leaving {
+        drain: u64,
+    },
+    /// Nothing is left of it. Told to come back, it waits for sets of this revision.
+    Withdrawn {
+        drain: u64,
+        back: Option<SetRevision>,
+    },
     /// Ports are closed, connections have until their grace.
     Stopping,
     Stopped,
@@ -195,6 +208,7 @@ pub struct Edge {
     ports: Ports,
     due: BTreeSet<(Time, Due)>,
     running: Running,
+    withdraw_delay: Millis,
 }
 
 impl Default for Edge {
@@ -205,6 +219,10 @@ impl Default for Edge {
 
 impl Edge {
     pub fn new() -> Edge {
+        Edge::with_delay(WITHDRAW_DELAY)
+    }
+
+    pub fn with_delay(withdraw_delay: Millis) -> Edge {
         Edge {
             serves: None,
             services: BTreeMap::new(),
@@ -212,6 +230,7 @@ impl Edge {
             ports: Ports::default(),
             due: BTreeSet::new(),
             running: Running::Yes,
+            withdraw_delay,
         }
     }
 
@@ -220,6 +239,8 @@ impl Edge {
         let mut out = Vec::new();
         match input {
             Input::Sets(sets) => self.take_sets(sets, now, &mut out),
+            Input::Duty(Duty::Serve { from }) => self.serve_again(from, &mut out),
+            Input::Duty(Duty::Withdraw { drain }) => self.withdraw(drain, now, &mut out),
             Input::Accepted { conn, port } => self.accept(conn, port, now, &mut out),
             Input::Dialled { conn, attempt } => self.dialled(conn, attempt, &mut out),
             Input::DialFailed { conn, attempt } => self.dial_failed(conn, attempt, now, &mut out),
@@ -228,20 +249,23 @@ impl Edge {
                 self.ports.listening(port);
                 self.settle_ports(&mut out);
             }
+            Input::Unlistened { port } => self.ports.closed(port),
             Input::ListenFailed { port, message } => {
-                if self.running == Running::Yes {
+                if self.listens() {
                     self.ports.failed(port, message, now);
                 }
             }
             Input::Stop { grace } => self.stop(grace, now, &mut out),
             Input::Tick => self.tick(now, &mut out),
         }
+        self.look_whether_gone();
         out
     }
 
-    /// What the coordinator is told. Changes only with `Sets`, `Listening`, `ListenFailed` and `Stop`.
+    /// What the coordinator is told. Changes only with `Sets`, `Listening`, `ListenFailed` and `Stop`, and
+    /// as [`withdrawal`](Self::withdrawal) does.
     pub fn report(&self) -> EdgeReport {
-        EdgeReport { serves: self.serves, failed: self.ports.report() }
+        EdgeReport { serves: self.serves, failed: self.ports.report(), withdrawal: self.withdrawal() }
     }
 
     pub fn serves(&self) -> Option<SetRevision> {
@@ -304,6 +328,9 @@ impl Edge {
         for conn in displaced {
             self.route(conn, now, out);
         }
+        if let Running::Withdrawn { back: Some(from), .. } = self.running {
+            self.serve_again(from, out);
+        }
         out.push(Output::Serves(sets.revision));
     }
 
@@ -348,7 +375,7 @@ impl Edge {
     }
 
     fn settle_ports(&mut self, out: &mut Vec<Output>) {
-        if self.running == Running::Yes {
+        if self.listens() {
             let wanted =
                 self.services.iter().filter_map(|(name, s)| Some((name.clone(), s.listen?))).collect();
             self.ports.settle(&wanted, out);
@@ -359,7 +386,8 @@ impl Edge {
         if self.conns.contains_key(&id) {
             return;
         }
-        let owner = self.ports.owner(port).filter(|_| self.running != Running::Stopped);
+        let gone = matches!(self.running, Running::Withdrawn { .. } | Running::Stopped);
+        let owner = self.ports.owner(port).filter(|_| !gone);
         let Some((name, service)) = owner.and_then(|name| Some((name, self.services.get_mut(name)?))) else {
             out.push(Output::Refuse { conn: id, why: Refused::NotServed });
             return;
@@ -478,7 +506,7 @@ impl Edge {
 
     /// Asked again, the earlier end counts.
     fn stop(&mut self, grace: Millis, now: Time, out: &mut Vec<Output>) {
-        if self.running == Running::Yes {
+        if !matches!(self.running, Running::Stopping | Running::Stopped) {
             self.running = Running::Stopping;
             self.ports.close(out);
         }
@@ -499,18 +527,21 @@ impl Edge {
                         self.cut(id, instance, out);
                     }
                 }
+                Due::Withdraw => self.close_ports(now, out),
+                Due::Away(service) => self.end_those(|conn| conn.service == service, out),
                 Due::Stopped => {
                     self.running = Running::Stopped;
-                    self.end_all(out);
+                    self.end_those(|_| true, out);
                 }
             }
         }
         self.ports.retry(now, out);
     }
 
-    fn end_all(&mut self, out: &mut Vec<Output>) {
-        let all: Vec<(ConnId, Phase)> = self.conns.iter().map(|(id, conn)| (*id, conn.phase)).collect();
-        for (id, phase) in all {
+    fn end_those(&mut self, whose: impl Fn(&Conn) -> bool, out: &mut Vec<Output>) {
+        let those = self.conns.iter().filter(|(_, conn)| whose(conn));
+        let those: Vec<(ConnId, Phase)> = those.map(|(id, conn)| (*id, conn.phase)).collect();
+        for (id, phase) in those {
             match phase {
                 Phase::Copying(instance) => self.cut(id, instance, out),
                 Phase::Routing | Phase::Held | Phase::Dialling(_) => self.refuse(id, Refused::NotServed, out),

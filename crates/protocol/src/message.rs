@@ -46,6 +46,8 @@ pub enum DownBody {
     Answer(HeartbeatAnswer),
     Orders(Vec<Order>),
     Sets(Sets),
+    /// What the edge of this daemon is to do.
+    Duty(Duty),
     /// The node has drained and was to stop then: the daemon ends.
     Leave,
 }
@@ -113,6 +115,27 @@ pub struct EdgeReport {
     pub serves: Option<SetRevision>,
     /// Ports it could not listen on, and why.
     pub failed: Vec<(u16, String)>,
+    /// It was told to withdraw, and has not been told to come back, or has no sets to come back with.
+    pub withdrawal: Option<Withdrawal>,
+}
+
+/// How far an edge is with leaving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withdrawal {
+    /// The epoch of the drain for whose sake it leaves.
+    pub drain: u64,
+    /// Its ports are closed and its last connection has ended: it sends nothing to anybody, whatever
+    /// sets it has.
+    pub done: bool,
+}
+
+/// Whether an edge takes connections. It stays as it was last told; a daemon that starts serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// One that has withdrawn was not waited for: it opens its ports once it has sets of this revision.
+    Serve { from: SetRevision },
+    /// Fail the health check, serve on for `withdraw_delay`, close the ports, let connections finish.
+    Withdraw { drain: u64 },
 }
 
 /// The coordinator's answer to the heartbeat with this number; grants a lease.

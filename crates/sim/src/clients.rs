@@ -43,6 +43,7 @@ impl World {
                 if let Some(daemon) = self.machines[machine].daemon.as_mut() {
                     daemon.listening.remove(&port);
                 }
+                self.tell_daemon(1, machine, ToDaemon::Edge(Input::Unlistened { port }));
             }
             Output::Dial { conn, attempt, instance, address } => {
                 let input = match self.dials(machine, instance, &address) {

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use model::{
     Drain, DrainNode, DrainState, Ending, Instance, Intent, Kind, Millis, Node, Return, RolloutState, Then,
 };
-use protocol::coordinator::{DrainRequest, Request};
+use protocol::{
+    coordinator::{DrainRequest, Request},
+    message::Withdrawal,
+};
 
 use crate::{process::Slot, workload::About, world::World};
 
@@ -85,7 +88,7 @@ impl World {
             let ended = before.is_none_or(|before| before.ending().is_none());
             if let Some(ending) = part.ending().filter(|_| ended) {
                 self.drain_ended.insert(part.node.to_string());
-                self.check_ending(part, ending);
+                self.check_ending(drain.epoch, part, ending);
             }
         }
     }
@@ -104,7 +107,7 @@ impl World {
     }
 
     /// What the record says of the node is so: nothing lives there that had to go.
-    fn check_ending(&mut self, part: &DrainNode, ending: Ending) {
+    fn check_ending(&mut self, epoch: u64, part: &DrainNode, ending: Ending) {
         let what = match ending {
             Ending::Drained => "drained",
             Ending::DrainedExcept => "drain left behind what may stay",
@@ -115,6 +118,37 @@ impl World {
         self.cover.hit(what);
         if let Some(lives) = self.lives_on(part).filter(|_| ending <= Ending::DrainedExcept) {
             self.fail(6, format!("{} is {what}, and {lives} lives on it", part.node));
+        }
+        let edge = self.machines.iter().any(|machine| machine.id == part.node && machine.roles.edge);
+        let withdrew = self.withdrew.contains(&(part.node.to_string(), epoch));
+        if ending <= Ending::DrainedExcept && edge && !withdrew {
+            self.fail(6, format!("{} is {what}, and its edge did not withdraw", part.node));
+        }
+    }
+
+    /// The edge of a machine said something else of its leaving than before.
+    pub fn note_withdrawal(&mut self, machine: usize, before: Option<Withdrawal>, after: Option<Withdrawal>) {
+        if before == after {
+            return;
+        }
+        self.say(format!("m{machine} edge: {after:?}"));
+        match (before, after) {
+            (_, Some(Withdrawal { drain, done: true })) => {
+                self.cover.hit("edge withdrew");
+                self.withdrew.insert((self.machines[machine].id.to_string(), drain));
+                let daemon = self.machines[machine].daemon.as_ref();
+                let listens = daemon.is_some_and(|daemon| !daemon.listening.is_empty());
+                let open = daemon.and_then(|daemon| daemon.edge.as_ref()).is_some_and(|edge| edge.open() > 0);
+                if listens || open {
+                    self.fail(6, format!("the edge on m{machine} has withdrawn and serves on"));
+                }
+            }
+            (Some(Withdrawal { done: true, .. }), None) => {
+                self.cover.hit("withdrawn edge came back");
+                self.check_return(machine);
+            }
+            (Some(_), None) => self.cover.hit("edge came back before it had withdrawn"),
+            (_, Some(_)) | (None, None) => {}
         }
     }
 

@@ -70,6 +70,17 @@ impl World {
             Err(wrong) => return Some(wrong),
         };
         let cluster = coordinator.cluster();
+        let closed = |at: usize| {
+            let node = cluster.node_by_id(self.machines[at].id.as_str());
+            node.is_some_and(|node| node.is_closed())
+        };
+        let open = (0..self.machines.len()).find(|at| {
+            let here = &self.machines[*at];
+            here.roles.coordinator && here.daemon.is_some() && !closed(*at)
+        });
+        if let Some(open) = open.filter(|_| closed(machine)) {
+            return Some(format!("m{machine} is closed and leads, and m{open} could"));
+        }
         for (_, node) in cluster.nodes() {
             let left = self.machines.iter().any(|machine| machine.left && machine.id == node.rec.id);
             if node.rec.health != Health::Up && !left {
@@ -135,6 +146,9 @@ impl World {
                 return Some(format!("the edge on m{at} serves {serves:?}, not {revision:?}"));
             }
             let edge = machine.daemon.as_ref().and_then(|daemon| daemon.edge.as_ref())?;
+            if let Some(withdrawal) = edge.withdrawal() {
+                return Some(format!("the edge on m{at} does not serve: {withdrawal:?}"));
+            }
             for set in edge.sets().into_iter().flat_map(|sets| sets.sets) {
                 let ix = coordinator.cluster().service_ix(set.service.as_str());
                 let wanted = ix.and_then(|ix| coordinator.backends(ix));
@@ -181,11 +195,16 @@ fn part_is_wrong(coordinator: &Coordinator, part: &DrainNode, now: Time) -> Opti
     if part.ending().is_some() {
         return None;
     }
+    let status = coordinator.drain_status(part, now);
+    if let Some(paused) = coordinator.drains_paused(now) {
+        // It has been looked at whether somebody else could lead.
+        let says = status.waits.iter().any(|wait| wait.code == Code::CaretakerLeads);
+        return (!says).then(|| format!("{node} waits for {}, and nobody can lead", paused.code));
+    }
     if part.state == DrainState::Queued {
         let waits = cluster.nodes().any(|(ix, _)| checker::uses_a_slot(cluster, ix));
         return (!waits).then(|| format!("{node} is queued, and nothing drains"));
     }
-    let status = coordinator.drain_status(part, now);
     let short = |(ix, entry): (ServiceIx, &ServiceEntry)| {
         let reasons: Vec<Code> = coordinator.reasons(ix).iter().map(|reason| reason.code).collect();
         waits_truly(cluster, entry, &reasons)

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use model::{Code, InstanceId, Life, MemoryCaps, NodeId, Resources, Roles, Term};
+use model::{Code, InstanceId, Life, MemoryCaps, Millis, NodeId, Resources, Roles, Term};
 use protocol::{
     edge::{self, Edge},
     message::SetRevision,
@@ -18,6 +18,8 @@ use crate::{
 
 /// Ticks in a row that leave something due: a daemon would spin.
 const SPINS_MAX: u32 = 50;
+/// Long enough for something to happen in it.
+const WITHDRAW_DELAY: Millis = Millis::secs(1);
 
 pub struct Machine {
     pub id: NodeId,
@@ -142,7 +144,7 @@ impl World {
         let worker = here.roles.worker;
         here.daemon = Some(Daemon {
             node: worker.then(|| Node::new(identity, self.swarm.timing, now)),
-            edge: here.roles.edge.then(Edge::new),
+            edge: here.roles.edge.then(|| Edge::with_delay(WITHDRAW_DELAY)),
             candidate: here.roles.coordinator.then(Candidate::default),
             conn: None,
             dialling: false,
@@ -287,6 +289,7 @@ impl World {
             Output::Remember(memory) => self.machines[machine].memory = memory,
             Output::Lease { fence_at } => self.leased(machine, fence_at),
             Output::Sets(sets) => self.edge_input(machine, edge::Input::Sets(sets)),
+            Output::Duty(duty) => self.edge_input(machine, edge::Input::Duty(duty)),
             Output::Leave => self.leave(machine),
             Output::GiveUp { message } => {
                 self.say(format!("m{machine} gives up: {message}"));
@@ -345,6 +348,7 @@ impl World {
         for output in outputs {
             self.edge_output(machine, output);
         }
+        self.note_withdrawal(machine, before.withdrawal, after.withdrawal);
         if before != after {
             self.node_input(machine, Input::Edge(after));
         }

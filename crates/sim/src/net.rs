@@ -167,6 +167,7 @@ impl World {
                 format!("orders [{}]", orders.iter().map(order).collect::<Vec<_>>().join(", "))
             }
             DownBody::Leave => "leave".to_owned(),
+            DownBody::Duty(duty) => format!("{duty:?}"),
             DownBody::Sets(sets) => format!("sets {}.{}", sets.revision.term, sets.revision.number),
         };
         self.say(format!("m{machine} <- c{conn} #{} t{} {what}", down.seq, down.term));

@@ -1,7 +1,7 @@
 //! Candidates: campaigning, loading, being in office, and losing it without noticing at once.
 
 use checker::Observer;
-use model::{Cluster, InstanceId, Term, Time};
+use model::{Cluster, Code, InstanceId, Term, Time};
 use protocol::{
     coordinator::{self, Asked, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored},
     message::{DownBody, Refusal},
@@ -12,25 +12,69 @@ use crate::{
     world::{Event, ToDaemon, World},
 };
 
+/// How soon a coordinator sees that its own node was closed.
+const CLOSED_LOOK: u64 = 250;
+
 #[derive(Clone, Debug)]
 pub enum OfficeInput {
     Tick(u64),
     Campaign,
-    Keep { term: Term },
-    Campaigned { elected: Option<Term>, asked_at: u64 },
-    Kept { term: Term, holds: Option<bool>, asked_at: u64 },
-    Load { term: Term },
-    Loaded { term: Term, loaded: Option<Box<(Cluster, u64)>> },
-    Stored { term: Term, outcome: Stored },
-    Head { term: Term, head: Option<(u64, Term)> },
-    Up { term: Term, conn: u64, message: protocol::message::Up },
-    Closed { term: Term, conn: u64 },
-    Request { id: u64, request: Request },
+    /// It looks whether its own node was closed.
+    Look {
+        term: Term,
+    },
+    /// Whether another candidate lives whose node is open; nothing if the store did not answer.
+    OpenCandidate {
+        term: Term,
+        lives: Option<bool>,
+    },
+    Keep {
+        term: Term,
+    },
+    Campaigned {
+        elected: Option<Term>,
+        asked_at: u64,
+    },
+    Kept {
+        term: Term,
+        holds: Option<bool>,
+        asked_at: u64,
+    },
+    Load {
+        term: Term,
+    },
+    Loaded {
+        term: Term,
+        loaded: Option<Box<(Cluster, u64)>>,
+    },
+    Stored {
+        term: Term,
+        outcome: Stored,
+    },
+    Head {
+        term: Term,
+        head: Option<(u64, Term)>,
+    },
+    Up {
+        term: Term,
+        conn: u64,
+        message: protocol::message::Up,
+    },
+    Closed {
+        term: Term,
+        conn: u64,
+    },
+    Request {
+        id: u64,
+        request: Request,
+    },
 }
 
 #[derive(Clone, Debug)]
 pub enum StoreOp {
     Campaign,
+    Announce,
+    Candidates { term: Term },
     Keep { term: Term },
     Load { term: Term },
     Commit { term: Term, head: u64, ops: Vec<Op> },
@@ -116,6 +160,17 @@ impl World {
         match input {
             OfficeInput::Tick(at) => self.office_tick(machine, at),
             OfficeInput::Campaign => self.campaign(machine),
+            OfficeInput::Look { term } if ours(term) => self.look_at_own_node(machine, term),
+            OfficeInput::OpenCandidate { term, lives } if ours(term) => match lives {
+                Some(true) => {
+                    self.cover.hit("closed coordinator handed over");
+                    self.leave_office(machine, "its node is closed and another candidate's is not");
+                }
+                Some(false) | None => {
+                    let pause = self.swarm.timing.lease.0;
+                    self.tell_daemon(pause, machine, ToDaemon::Office(OfficeInput::Look { term }));
+                }
+            },
             OfficeInput::Campaigned { elected, asked_at } => self.campaigned(machine, elected, asked_at),
             OfficeInput::Keep { term } => self.keep_office(machine, term),
             OfficeInput::Kept { term, holds, asked_at } => self.kept(machine, term, holds, asked_at),
@@ -135,7 +190,9 @@ impl World {
                 self.coordinate(machine, Input::Closed { conn: ConnId(conn) });
             }
             OfficeInput::Request { id, request } => self.request_arrives(machine, id, request),
-            OfficeInput::Stored { .. }
+            OfficeInput::Look { .. }
+            | OfficeInput::OpenCandidate { .. }
+            | OfficeInput::Stored { .. }
             | OfficeInput::Head { .. }
             | OfficeInput::Up { .. }
             | OfficeInput::Closed { .. } => {}
@@ -169,9 +226,36 @@ impl World {
     fn campaign(&mut self, machine: usize) {
         let daemon = self.machines[machine].daemon.as_ref();
         let idle = daemon.and_then(|daemon| daemon.candidate.as_ref());
-        if matches!(idle, Some(Candidate::Idle)) {
+        if !matches!(idle, Some(Candidate::Idle)) {
+            return;
+        }
+        if self.is_closed(machine) && self.open_candidate_lives(machine) {
+            self.cover.hit("closed candidate stood back");
+            // It has been heard of all the same: candidates announce themselves.
+            self.ask_store(machine, StoreOp::Announce);
+            let pause = self.swarm.timing.lease.0;
+            self.tell_daemon(pause, machine, ToDaemon::Office(OfficeInput::Campaign));
+        } else {
             self.ask_store(machine, StoreOp::Campaign);
         }
+    }
+
+    /// By what is committed.
+    pub fn is_closed(&self, machine: usize) -> bool {
+        self.mirror.node_by_id(self.machines[machine].id.as_str()).is_some_and(|node| node.is_closed())
+    }
+
+    /// Another candidate was heard of lately whose node is not closed.
+    fn open_candidate_lives(&self, machine: usize) -> bool {
+        let heard = self.store.presence.iter().filter(|(_, until)| **until > self.now);
+        heard.into_iter().any(|(other, _)| *other != machine && !self.is_closed(*other))
+    }
+
+    fn look_at_own_node(&mut self, machine: usize, term: Term) {
+        if self.is_closed(machine) {
+            return self.ask_store(machine, StoreOp::Candidates { term });
+        }
+        self.tell_daemon(CLOSED_LOOK, machine, ToDaemon::Office(OfficeInput::Look { term }));
     }
 
     fn campaign_again(&mut self, machine: usize) {
@@ -249,6 +333,9 @@ impl World {
         if self.now >= holds_until {
             return self.leave_office(machine, "its lease ran out while loading");
         }
+        if self.is_closed(machine) && self.open_candidate_lives(machine) {
+            return self.leave_office(machine, "its node is closed and another candidate's is not");
+        }
         let (cluster, head) = *loaded;
         if cluster.instance_count() > 0 {
             self.cover.hit("fail-over");
@@ -283,6 +370,7 @@ impl World {
         self.perform(machine, outputs);
         let until = Time(now.0 + holds_until - self.now);
         self.coordinate(machine, Input::OfficeHolds { until });
+        self.tell_daemon(CLOSED_LOOK, machine, ToDaemon::Office(OfficeInput::Look { term }));
     }
 
     pub fn leave_office(&mut self, machine: usize, why: &str) {
@@ -314,7 +402,14 @@ impl World {
         let now = self.local(machine);
         let Some(tenure) = self.tenure_mut(machine) else { return };
         let outputs = tenure.coordinator.handle(now, input);
-        let found = tenure.observer.observe(tenure.coordinator.cluster());
+        let paused = tenure.coordinator.drains_paused(now).map(|paused| paused.code);
+        let found = tenure.observer.observe(tenure.coordinator.cluster(), paused.is_some());
+        let drains = tenure.coordinator.cluster().drains().any(|drain| drain.is_unfinished());
+        match paused.filter(|_| drains) {
+            Some(Code::CaretakerLeads) => self.cover.hit("drains paused under a caretaker"),
+            Some(_) => self.cover.hit("drains paused while the office moves"),
+            None => {}
+        }
         for violation in found {
             self.fail(violation.invariant(), violation.to_string());
         }
@@ -369,6 +464,7 @@ impl World {
             | DownBody::Welcome(_)
             | DownBody::Answer(_)
             | DownBody::Sets(_)
+            | DownBody::Duty(_)
             | DownBody::Leave => {}
         }
     }
@@ -385,7 +481,12 @@ impl World {
             }
             return self.answer_nothing(machine, life, op);
         }
+        self.store.presence.insert(machine, now + lease);
         let answer = match op {
+            StoreOp::Announce => return,
+            StoreOp::Candidates { term } => {
+                OfficeInput::OpenCandidate { term, lives: Some(self.open_candidate_lives(machine)) }
+            }
             StoreOp::Campaign => {
                 let elected = self.store.campaign(machine, life, lease, now);
                 OfficeInput::Campaigned { elected, asked_at: now.saturating_sub(10) }
@@ -419,6 +520,7 @@ impl World {
         let asked_at = self.now;
         let answer = match op {
             StoreOp::Campaign => OfficeInput::Campaigned { elected: None, asked_at },
+            StoreOp::Candidates { term } => OfficeInput::OpenCandidate { term, lives: None },
             StoreOp::Keep { term } => OfficeInput::Kept { term, holds: None, asked_at },
             StoreOp::Load { term } => OfficeInput::Loaded { term, loaded: None },
             StoreOp::Head { term } => OfficeInput::Head { term, head: None },
@@ -427,7 +529,7 @@ impl World {
                 let outcome = if known { Stored::Unavailable } else { Stored::Unknown };
                 OfficeInput::Stored { term, outcome }
             }
-            StoreOp::Resign { .. } => return,
+            StoreOp::Announce | StoreOp::Resign { .. } => return,
         };
         let delay = self.rng.between(100, 1000);
         self.after(delay, Event::Daemon { machine, life, input: ToDaemon::Office(answer) });

@@ -20,6 +20,8 @@ pub struct SimStore {
     pub head: u64,
     pub head_term: Term,
     pub office: Option<Holder>,
+    /// Candidates that have been heard of, and until when that counts.
+    pub presence: BTreeMap<usize, u64>,
     elections: u64,
     pub down_until: u64,
     pub full_until: u64,

@@ -176,7 +176,9 @@ impl World {
         let decided_at = self.stop_decided.get(&id).copied().unwrap_or(self.now);
         for edge in 0..self.machines.len() {
             let Some(daemon) = self.machines[edge].daemon.as_ref() else { continue };
-            let sets = daemon.edge.as_ref().and_then(|edge| edge.sets());
+            // One that has withdrawn sends nothing, whatever sets it has.
+            let serves = daemon.edge.as_ref().filter(|e| e.withdrawal().is_none_or(|said| !said.done));
+            let sets = serves.and_then(|edge| edge.sets());
             let sends = sets.is_some_and(|sets| {
                 sets.sets.iter().flat_map(|set| &set.backends).any(|backend| backend.instance == id)
             });
@@ -184,6 +186,23 @@ impl World {
             if sends && daemon.lease_until > self.now && waited_for {
                 self.fail(15, format!("m{machine} stops {id}, and the edge on m{edge} still sends there"));
             }
+        }
+    }
+
+    /// An edge that was not waited for opens its ports again: it sends nothing to what was told to stop
+    /// meanwhile.
+    pub fn check_return(&mut self, machine: usize) {
+        let Some(daemon) = self.machines[machine].daemon.as_ref() else { return };
+        let leased = |decided_at: u64| {
+            daemon.lease_until > self.now && (self.is_reliable() || daemon.leased_since <= decided_at)
+        };
+        let sets = daemon.edge.as_ref().and_then(|edge| edge.sets());
+        let backends = sets.iter().flat_map(|sets| &sets.sets).flat_map(|set| &set.backends);
+        let stale = backends
+            .map(|backend| backend.instance)
+            .find(|id| self.stop_decided.get(id).is_some_and(|decided_at| leased(*decided_at)));
+        if let Some(id) = stale {
+            self.fail(15, format!("the edge on m{machine} comes back and sends to {id}, which is to stop"));
         }
     }
 

@@ -124,6 +124,8 @@ pub struct World {
     pub stop_decided: BTreeMap<InstanceId, u64>,
     /// Nodes whose part of a drain ends in the transaction that is being stored.
     pub drain_ended: BTreeSet<String>,
+    /// Nodes whose edge has withdrawn, and for which drain.
+    pub withdrew: BTreeSet<(String, u64)>,
     pub workload: Workload,
     /// Faults are over.
     pub calm: bool,
@@ -157,6 +159,7 @@ impl World {
             store_cut: BTreeSet::new(),
             stop_decided: BTreeMap::new(),
             drain_ended: BTreeSet::new(),
+            withdrew: BTreeSet::new(),
             workload: Workload::default(),
             calm: false,
             failure: None,

@@ -21,5 +21,5 @@ mod status;
 
 pub use leave::{Class, Leave, class_of, must_leave};
 pub use preview::{Move, Preview, preview};
-pub use queue::{DEADLINE_WINDOW, Limits, advance, remaining};
-pub use status::{Seen, Status, UnitStatus, status};
+pub use queue::{DEADLINE_WINDOW, Edges, Facts, Limits, advance, advance_with, edge_leaves_for, remaining};
+pub use status::{Paused, Seen, Status, UnitStatus, status};

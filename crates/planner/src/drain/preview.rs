@@ -9,8 +9,8 @@ use model::{
 
 use super::{
     leave::{Class, class_of},
-    queue::{Limits, advance, busy, remaining},
-    status::START_GUESS,
+    queue::{Limits, advance, busy, is_only_edge, remaining},
+    status::{START_GUESS, only_edge},
 };
 use crate::{Ids, reconcile};
 
@@ -314,6 +314,9 @@ impl Stage {
             if let Some(instance) = self.world.instance(id) {
                 leftover(&self.world, instance, &mut out, now);
             }
+        }
+        if is_only_edge(&self.world, named.ix) {
+            out.waits.push(only_edge(node.rec.id.as_str(), now));
         }
         out
     }

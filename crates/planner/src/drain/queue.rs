@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::{
     Change, Cluster, Code, Drain, DrainNode, DrainState, Ending, Instance, InstanceId, Intent, Millis, Node,
-    NodeIx, ServiceIx, Then, Time, Txn,
+    NodeEntry, NodeIx, ServiceIx, Then, Time, Txn,
 };
 
 use super::leave::{Class, class_of, class_of_release};
@@ -36,22 +36,80 @@ impl Default for Limits {
     }
 }
 
-/// Brings every unfinished drain to where it stands now; returns when to look again.
+/// What is seen beside the records.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    pub edges: Edges,
+    /// No turn comes, no time is over and no edge is told to leave; what is on its way arrives.
+    pub paused: bool,
+}
+
+/// Which edges have withdrawn.
+#[derive(Clone, Debug)]
+pub enum Edges {
+    /// Every one, as soon as it is told to: the drain is only played through.
+    Assumed,
+    /// These have said so, each for the sake of this drain.
+    Seen(BTreeSet<(NodeIx, u64)>),
+}
+
+impl Facts {
+    fn has_withdrawn(&self, node: NodeIx, drain: u64) -> bool {
+        match &self.edges {
+            Edges::Assumed => true,
+            Edges::Seen(gone) => gone.contains(&(node, drain)),
+        }
+    }
+}
+
+/// For whose sake the edge of this node is to be away: the last that leaves a draining node, and it stays
+/// away for as long as the node is out.
+pub fn edge_leaves_for(cluster: &Cluster, node: NodeIx) -> Option<u64> {
+    let entry = cluster.node(node);
+    if !entry.rec.roles.edge || entry.rec.foreign || !entry.is_closed() {
+        return None;
+    }
+    let out = matches!(entry.rec.intent, Intent::Drained | Intent::Stopping);
+    let last = cluster.last_drain_of(entry.rec.id.as_str());
+    let part = last.and_then(|drain| drain.part(entry.rec.id.as_str()));
+    let told = part.is_some_and(|part| part.ending().is_none() && part.withdrawing_since.is_some());
+    (out || told).then(|| last.map_or(0, |drain| drain.epoch))
+}
+
+/// No other edge is open: when this one leaves, nobody takes connections for services.
+pub(super) fn is_only_edge(cluster: &Cluster, node: NodeIx) -> bool {
+    let open = |(ix, other): (NodeIx, &NodeEntry)| {
+        ix != node && other.rec.roles.edge && !other.is_closed() && !other.rec.is_offline()
+    };
+    cluster.node(node).rec.roles.edge
+        && !cluster.nodes().any(open)
+        && cluster.services().any(|(_, entry)| entry.rec.spec().edge.is_some())
+}
+
+/// As [`advance_with`], where nobody is there to look at.
 pub fn advance(txn: &mut Txn<'_>, limits: Limits) -> Option<Time> {
+    advance_with(txn, limits, &Facts { edges: Edges::Assumed, paused: false })
+}
+
+/// Brings every unfinished drain to where it stands now; returns when to look again.
+pub fn advance_with(txn: &mut Txn<'_>, limits: Limits, facts: &Facts) -> Option<Time> {
     let unfinished: Vec<Drain> = txn.drains().filter(|drain| drain.is_unfinished()).cloned().collect();
     let mut wake: Option<Time> = None;
     let due = deadlines(txn).into_iter().rfind(|at| *at <= txn.now());
     for mut drain in unfinished.clone() {
         let before = drain.clone();
+        let epoch = drain.epoch;
         for part in &mut drain.nodes {
             if part.state == DrainState::Draining {
+                let due = due.filter(|_| !facts.paused);
                 part.deadline_reached |= part.deadline.is_some_and(|deadline| Some(deadline) <= due);
-                step(txn, part, limits);
+                step(txn, (epoch, part), limits, facts);
             }
         }
         store(txn, &before, drain);
     }
-    let mut slots = limits.nodes_at_once.saturating_sub(busy(txn, |_| true));
+    let at_once = if facts.paused { 0 } else { limits.nodes_at_once };
+    let mut slots = at_once.saturating_sub(busy(txn, |_| true));
     for epoch in unfinished.iter().map(|drain| drain.epoch) {
         let Some(before) = txn.drain(epoch).cloned() else { continue };
         let mut drain = before.clone();
@@ -62,7 +120,7 @@ pub fn advance(txn: &mut Txn<'_>, limits: Limits) -> Option<Time> {
             slots -= 1;
             begin(txn, part);
             // It may have nothing on it, or no time at all.
-            step(txn, part, limits);
+            step(txn, (epoch, part), limits, facts);
         }
         store(txn, &before, drain);
     }
@@ -71,7 +129,8 @@ pub fn advance(txn: &mut Txn<'_>, limits: Limits) -> Option<Time> {
         let stall = part.progress_at.map(|at| at + limits.stall_after).filter(|at| *at > txn.now());
         wake = [wake, stall].into_iter().flatten().min();
     }
-    deadlines(txn).into_iter().next().into_iter().chain(wake).min()
+    let deadline = deadlines(txn).into_iter().next().filter(|_| !facts.paused);
+    deadline.into_iter().chain(wake).min()
 }
 
 /// When deadlines that are not reached are acted on, soonest first.
@@ -163,7 +222,7 @@ pub(super) fn left(
 }
 
 /// One look at a node that drains.
-fn step(txn: &Txn<'_>, part: &mut DrainNode, limits: Limits) {
+fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, facts: &Facts) {
     let now = txn.now();
     let Some(ix) = txn.node_ix(part.node.as_str()) else {
         return end(part, Ending::Failed, now);
@@ -171,7 +230,8 @@ fn step(txn: &Txn<'_>, part: &mut DrainNode, limits: Limits) {
     if txn.node(ix).rec.is_offline() {
         return end(part, Ending::NodeLost, now);
     }
-    part.deadline_reached |= is_forced(part) && part.deadline.is_some_and(|deadline| deadline <= now);
+    let forced = is_forced(part) && part.deadline.is_some_and(|deadline| deadline <= now);
+    part.deadline_reached |= forced && !facts.paused;
     let (mut units, mut stateful) = (0, Vec::new());
     for (id, class) in left(txn, ix, part.options.ignore_system) {
         units += 1;
@@ -183,16 +243,32 @@ fn step(txn: &Txn<'_>, part: &mut DrainNode, limits: Limits) {
     }
     part.blocked = !stateful.is_empty() && !part.options.include_stateful && !part.options.ack_stateful;
     part.stalled = part.progress_at.is_some_and(|at| now.since(at) >= limits.stall_after);
-    if units == 0 && (part.deadline_reached || replacements_are_up(txn, ix, part)) {
-        return end(part, Ending::Drained, now);
-    }
     let may_stay = !part.options.include_stateful && (part.options.ack_stateful || part.deadline_reached);
-    if units > 0 && stateful.len() == units as usize && may_stay {
+    if units == 0 {
+        let up = part.deadline_reached || replacements_are_up(txn, ix, part);
+        if up && edge_is_gone(txn, ix, (epoch, part), facts) {
+            end(part, Ending::Drained, now);
+        }
+    } else if stateful.len() == units as usize && may_stay && edge_is_gone(txn, ix, (epoch, part), facts) {
         let unit =
             |instance: &Instance| (format!("instance/{}", txn.instance_name(instance)), Code::VolumeLocal);
         part.left = stateful.iter().filter_map(|id| txn.instance(*id)).map(unit).collect();
         end(part, Ending::DrainedExcept, now);
     }
+}
+
+/// The edge leaves when nothing else does; it is told to here. One whose node does not answer is not
+/// waited for longer than its node.
+fn edge_is_gone(txn: &Txn<'_>, ix: NodeIx, (epoch, part): (u64, &mut DrainNode), facts: &Facts) -> bool {
+    let rec = &txn.node(ix).rec;
+    if !rec.roles.edge || rec.foreign {
+        return true;
+    }
+    if part.withdrawing_since.is_none() && !facts.paused {
+        (part.withdrawing_since, part.progress_at) = (Some(txn.now()), Some(txn.now()));
+        part.stalled = false;
+    }
+    part.withdrawing_since.is_some() && facts.has_withdrawn(ix, epoch)
 }
 
 fn end(part: &mut DrainNode, ending: Ending, now: Time) {

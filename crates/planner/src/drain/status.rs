@@ -1,10 +1,14 @@
 //! What remains on a draining node, what it waits for and what blocks it.
 
 use model::{
-    Cluster, Code, Desired, DrainNode, DrainState, Instance, InstanceId, Millis, Reason, ServiceIx, Time,
+    Cluster, Code, Desired, DrainNode, DrainState, Instance, InstanceId, Millis, NodeIx, Reason, ServiceIx,
+    Time,
 };
 
-use super::leave::{Class, Leave, class_of, must_leave};
+use super::{
+    leave::{Class, Leave, class_of, must_leave},
+    queue::is_only_edge,
+};
 
 /// Starting a process and its first check take about this long, where nothing better is known.
 pub(super) const START_GUESS: Millis = Millis::secs(2);
@@ -25,6 +29,8 @@ pub struct UnitStatus {
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     pub units: Vec<UnitStatus>,
+    /// What the node as a whole waits for, and what its operator should know.
+    pub waits: Vec<Reason>,
     pub progress: f64,
     pub eta: Option<Millis>,
     pub eta_basis: String,
@@ -34,6 +40,14 @@ pub struct Status {
 pub struct Seen<'a> {
     pub reasons: &'a dyn Fn(ServiceIx) -> &'a [Reason],
     pub edges_left: &'a dyn Fn(InstanceId) -> usize,
+    pub paused: Option<Paused>,
+}
+
+/// Why nothing begins to move for any drain's sake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paused {
+    pub code: Code,
+    pub since: Time,
 }
 
 pub fn status(cluster: &Cluster, part: &DrainNode, seen: &Seen<'_>, now: Time) -> Status {
@@ -53,8 +67,49 @@ pub fn status(cluster: &Cluster, part: &DrainNode, seen: &Seen<'_>, now: Time) -
         (_, 0) => 1.0,
         (_, total) => f64::from(part.done) / f64::from(total),
     };
-    let (eta, eta_basis) = estimate(cluster, part, &units, now);
-    Status { units, progress, eta, eta_basis }
+    let (eta, eta_basis) = match (seen.paused, part.withdrawing_since) {
+        (Some(paused), _) => (None, format!("drains pause: {}", paused.code)),
+        (None, Some(_)) => (None, "the edge's open connections finish".to_owned()),
+        (None, None) => estimate(cluster, part, &units, now),
+    };
+    Status { units, waits: waits(cluster, ix, part, seen, now), progress, eta, eta_basis }
+}
+
+fn waits(cluster: &Cluster, ix: NodeIx, part: &DrainNode, seen: &Seen<'_>, now: Time) -> Vec<Reason> {
+    let unit = format!("node/{}", part.node);
+    let mut waits = Vec::new();
+    if let Some(Paused { code, since }) = seen.paused {
+        let message = paused_message(code).to_owned();
+        waits.push(Reason { code, unit: unit.clone(), since: Some(since), message });
+    }
+    if let Some(since) = part.withdrawing_since {
+        let message = "its edge fails its health check, then closes its ports; open connections finish";
+        let message = message.to_owned();
+        waits.push(Reason { code: Code::EdgeWithdrawing, unit, since: Some(since), message });
+    }
+    if is_only_edge(cluster, ix) {
+        waits.push(only_edge(part.node.as_str(), part.started_at.unwrap_or(now)));
+    }
+    waits
+}
+
+/// Said before and while it happens: nobody should be surprised by it.
+pub(super) fn only_edge(node: &str, since: Time) -> Reason {
+    Reason {
+        code: Code::OnlyEdge,
+        unit: format!("node/{node}"),
+        since: Some(since),
+        message: "the only edge that is open: it closes its ports at the end of the drain, and nobody takes \
+                  connections for services then"
+            .to_owned(),
+    }
+}
+
+fn paused_message(code: Code) -> &'static str {
+    match code {
+        Code::OfficeMoving => "the coordinator's own node is closed; it hands over first",
+        _ => "the coordinator's own node is closed and no open candidate lives; drains pause",
+    }
 }
 
 /// Why a unit has not left, whether a person is needed, and since when.
@@ -85,6 +140,11 @@ fn unit(
         _ if instance.desired == Desired::Stopped => {
             let message = "told to stop; its node has not said that it has".to_owned();
             (Code::GracePeriod, false, message, None)
+        }
+        Class::Stateless | Class::Stateful | Class::System
+            if let Some(Paused { code, since }) = seen.paused.filter(|_| replacement.is_none()) =>
+        {
+            (code, false, paused_message(code).to_owned(), Some(since))
         }
         Class::Batch => {
             (Code::BatchRunning, false, "runs to its end, or to the deadline".to_owned(), started)

@@ -10,9 +10,9 @@ use model::{
     Roles, Rollout, RolloutState, Service, ServiceSpec, Time, Txn, spec::ServiceFile,
 };
 use planner::{
-    Ids, Planned,
-    drain::{Limits, advance},
-    reconcile,
+    Drains, Ids, Planned,
+    drain::{Edges, Facts, Limits, advance_with},
+    reconcile_with,
 };
 
 pub const MIB: u64 = 1 << 20;
@@ -24,6 +24,9 @@ pub struct World {
     pub limits: Limits,
     /// When the drains want to be looked at again.
     pub wake: Option<Time>,
+    pub drains: Drains,
+    /// Edges that have said that they are gone; `None`: each is, as soon as it is told to.
+    pub gone: Option<Vec<(&'static str, u64)>>,
     /// What the last round said of each service.
     pub planned: BTreeMap<String, Planned>,
 }
@@ -75,8 +78,9 @@ impl World {
             drain_epoch: 0,
         }));
         let ids = Ids::new(cluster.meta());
-        let (now, limits) = (Time(1_000_000), World::LIMITS);
-        let mut world = World { cluster, ids, now, limits, wake: None, planned: BTreeMap::new() };
+        let (drains, now, limits) = (Drains::Go, Time(1_000_000), World::LIMITS);
+        let planned = BTreeMap::new();
+        let mut world = World { cluster, ids, now, limits, wake: None, drains, gone: None, planned };
         for n in 1..=count {
             world.node(&format!("n{n}"), 1024 * MIB, &[]);
         }
@@ -210,14 +214,22 @@ impl World {
         let services: Vec<_> =
             self.cluster.services().map(|(ix, entry)| (ix, entry.rec.name.to_string())).collect();
         let mut total = 0;
+        let edges = match &self.gone {
+            None => Edges::Assumed,
+            Some(gone) => {
+                let ix = |node: &str| self.cluster.node_ix(node).unwrap();
+                Edges::Seen(gone.iter().map(|(node, drain)| (ix(node), *drain)).collect())
+            }
+        };
+        let facts = Facts { edges, paused: self.drains == Drains::Paused };
         let mut txn = Txn::new(&mut self.cluster, self.now);
-        self.wake = advance(&mut txn, self.limits);
+        self.wake = advance_with(&mut txn, self.limits, &facts);
         total += txn.finish().0.len();
         for (ix, name) in services {
             for round in 0.. {
                 assert!(round < 20, "{name} does not settle");
                 let mut txn = Txn::new(&mut self.cluster, self.now);
-                let planned = reconcile(&mut txn, &mut self.ids, ix);
+                let planned = reconcile_with(&mut txn, &mut self.ids, ix, self.drains);
                 let changes = txn.finish().0.len();
                 total += changes;
                 self.planned.insert(name.clone(), planned);

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use model::{
-    Change, Cluster, Drain, DrainNode, DrainOptions, DrainState, Ending, Intent, Meta, Millis, NodeId,
+    Change, Cluster, Code, Drain, DrainNode, DrainOptions, DrainState, Ending, Intent, Meta, Millis, NodeId,
     NodeIx, Return, Then, Time,
 };
-use planner::drain::{self, Preview, Status};
+use planner::drain::{self, Edges, Facts, Paused, Preview, Status};
 
 use super::{Answer, ApiError, Coordinator, DrainRequest, ErrorKind, timers::Timer};
 
@@ -23,11 +23,43 @@ impl Coordinator {
             return;
         }
         self.watch_last_node(now);
+        self.watch_own_node(now);
         let limits = self.limits;
-        match self.change(now, |txn, _| drain::advance(txn, limits)) {
+        let edges = Edges::Seen(self.withdrawn_edges());
+        let facts = Facts { edges, paused: self.paused_since.is_some() };
+        match self.change(now, |txn, _| drain::advance_with(txn, limits, &facts)) {
             Some(at) => self.timers.set(Timer::Drains, at),
             None => self.timers.clear(Timer::Drains),
         }
+    }
+
+    /// A coordinator whose own node is closed moves nothing for any drain's sake: it hands over, and the
+    /// next one does; or nobody else can lead, and draining on would leave the cluster with nobody.
+    fn watch_own_node(&mut self, now: Time) {
+        let own = self.cluster.node_by_id(&self.candidate);
+        let closed = own.is_some_and(|node| node.is_closed());
+        if closed == self.paused_since.is_some() {
+            return;
+        }
+        self.paused_since = closed.then_some(now);
+        let draining = self.cluster.nodes().filter(|(_, node)| node.is_draining());
+        let draining: Vec<NodeIx> = draining.map(|(ix, _)| ix).collect();
+        for node in draining {
+            self.health_follows(node);
+        }
+    }
+
+    /// Why drains pause, if they do.
+    pub fn drains_paused(&self, now: Time) -> Option<Paused> {
+        let since = self.paused_since?;
+        let open = self
+            .cluster
+            .nodes()
+            .any(|(_, node)| node.rec.roles.coordinator && !node.is_closed() && !node.rec.is_offline());
+        // One that was to take over and has not in all that time is not there.
+        let moving = open && now.since(since) < self.timing.lease;
+        let code = if moving { Code::OfficeMoving } else { Code::CaretakerLeads };
+        Some(Paused { code, since })
     }
 
     pub(super) fn drain(
@@ -242,7 +274,9 @@ impl Coordinator {
     pub fn drain_status(&self, part: &DrainNode, now: Time) -> Status {
         let reasons = |service| self.reasons(service);
         let edges_left = |id| self.edges_left(id);
-        drain::status(&self.cluster, part, &drain::Seen { reasons: &reasons, edges_left: &edges_left }, now)
+        let paused = self.drains_paused(now);
+        let seen = drain::Seen { reasons: &reasons, edges_left: &edges_left, paused };
+        drain::status(&self.cluster, part, &seen, now)
     }
 
     /// What this drain would do, node by node, on a copy that may be played through elsewhere; refused

@@ -6,6 +6,7 @@
 
 mod apply;
 mod drains;
+mod edges;
 mod orders;
 mod request;
 mod requests;
@@ -21,7 +22,7 @@ use model::{
     Txn, encode_change,
 };
 pub use planner::drain::{
-    Class, Limits as DrainLimits, Move, Preview, Status as DrainStatus, UnitStatus, class_of,
+    Class, Limits as DrainLimits, Move, Paused, Preview, Status as DrainStatus, UnitStatus, class_of,
 };
 use planner::{Ids, drain::Limits};
 
@@ -187,6 +188,12 @@ pub struct Coordinator {
     limits: Limits,
     /// Something changed that a drain may be waiting for.
     drains_dirty: bool,
+    /// Who is in office here.
+    candidate: String,
+    /// Since when this coordinator's own node is closed: drains pause under it.
+    paused_since: Option<Time>,
+    /// Nodes whose edges may have to be told what to do.
+    edges_touched: BTreeSet<NodeIx>,
 }
 
 impl Coordinator {
@@ -214,6 +221,9 @@ impl Coordinator {
             api: start.api,
             limits: start.drain,
             drains_dirty: true,
+            candidate: start.candidate.clone(),
+            paused_since: None,
+            edges_touched: BTreeSet::new(),
             cluster: start.cluster,
         };
         if this.cluster.meta().cluster.0 == 0 {
@@ -354,7 +364,8 @@ impl Coordinator {
                     self.draining.remove(id);
                     self.sets.forget(*id);
                 }
-                Change::Node(_) => {
+                Change::Node(node) => {
+                    self.edges_touched.extend(self.cluster.node_ix(node.id.as_str()));
                     self.drains_dirty = true;
                     self.timers.set(Timer::Balance, now + BALANCE_AFTER);
                     self.dirty.extend(std::mem::take(&mut self.starved));
@@ -364,6 +375,8 @@ impl Coordinator {
                     self.timers.set(Timer::Balance, now + BALANCE_AFTER);
                     let nodes =
                         drain.nodes.iter().filter_map(|part| self.cluster.node_ix(part.node.as_str()));
+                    let nodes: Vec<NodeIx> = nodes.collect();
+                    self.edges_touched.extend(&nodes);
                     closed.extend(nodes);
                 }
                 Change::Service(service) => {

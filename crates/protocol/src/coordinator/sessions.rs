@@ -37,6 +37,9 @@ pub(super) struct Session {
     pub edge: EdgeReport,
     pub sets_sent: Option<SetRevision>,
     pub sets_sent_at: Time,
+    /// The drain for whose sake its edge was told to be away; `Some(None)`: it was told to serve.
+    pub duty_sent: Option<Option<u64>>,
+    pub duty_sent_at: Time,
 }
 
 impl Session {
@@ -55,6 +58,8 @@ impl Session {
             edge: EdgeReport::default(),
             sets_sent: None,
             sets_sent_at: now,
+            duty_sent: None,
+            duty_sent_at: now,
         }
     }
 
@@ -78,6 +83,12 @@ impl Session {
     pub fn tell(&mut self, id: InstanceId, revision: u32, at: Time) {
         self.told.insert(id, revision);
         self.unacked.insert(id, Told { revision, at });
+    }
+
+    /// The drain for whose sake its edge is away or will be: what it was told counts, before that what
+    /// it said.
+    pub fn told_or_said(&self) -> Option<u64> {
+        self.duty_sent.unwrap_or(self.edge.withdrawal.map(|said| said.drain))
     }
 
     pub fn waits_for_acks(&self) -> bool {
@@ -178,6 +189,8 @@ impl Coordinator {
         let welcome = Welcome { epoch, timing: self.timing, foreign, api: self.api.clone() };
         self.send(node, DownBody::Welcome(welcome));
         self.send_all_orders(node, now);
+        // Before its sets: one that is to stay away opens no port.
+        self.tell_edge(node, now);
         if self.cluster.node(node).rec.roles.edge && !foreign {
             self.send_all_sets(node, now);
         }
@@ -277,6 +290,7 @@ impl Coordinator {
         let mut session = Session::new(conn, hello.life, epoch, now);
         session.up_seq = seq;
         session.edge = hello.edge.clone();
+        self.drains_dirty |= session.edge.withdrawal.is_some();
         if let Some(old) = self.sessions.remove(&node) {
             if let Some(stale) = old.conn.filter(|stale| *stale != conn) {
                 self.conns.remove(&stale);
@@ -298,6 +312,7 @@ impl Coordinator {
             return;
         }
         session.last_heartbeat = now;
+        self.drains_dirty |= session.edge.withdrawal != heartbeat.edge.withdrawal;
         session.edge = heartbeat.edge;
         self.heard.insert(node, now);
         let health = heartbeat.degraded.map_or(Health::Up, Health::Degraded);
@@ -312,6 +327,7 @@ impl Coordinator {
                 self.forgotten(node, id, now);
             }
         }
+        self.remind_edge(node, now);
         self.catch_up_edge(node, now);
         self.let_it_stop(node);
         // A coordinator whose own office may be over grants nothing.

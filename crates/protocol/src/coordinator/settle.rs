@@ -1,6 +1,7 @@
 //! What follows from a change: services are planned, edges told, stop signals released, orders sent.
 
 use model::{Change, Desired, Health, InstanceId, Millis, NodeIx, ServiceIx, Time};
+use planner::Drains;
 
 use super::{Coordinator, timers::Timer};
 
@@ -29,6 +30,7 @@ impl Coordinator {
         }
         self.release_stops(now);
         self.send_sets(now);
+        self.send_duties(now);
         self.send_touched(now);
     }
 
@@ -37,7 +39,8 @@ impl Coordinator {
             self.forget_service(service);
             return;
         }
-        let planned = self.change(now, |txn, ids| planner::reconcile(txn, ids, service));
+        let drains = if self.paused_since.is_some() { Drains::Paused } else { Drains::Go };
+        let planned = self.change(now, |txn, ids| planner::reconcile_with(txn, ids, service, drains));
         // Planning again right after would make no change; only a plan that stopped half-way goes on.
         match planned.more {
             true => self.dirty.insert(service),
@@ -121,7 +124,7 @@ impl Coordinator {
         }
     }
 
-    /// Every edge whose lease holds has confirmed that it sends nothing there.
+    /// Every edge whose lease holds has confirmed that it sends nothing there, or has withdrawn.
     fn edges_let_go(&self, id: InstanceId) -> bool {
         let Some(instance) = self.cluster.instance(id) else { return false };
         let Some(needed) = self.sets.must_serve(&self.cluster, instance) else { return true };
@@ -135,7 +138,7 @@ impl Coordinator {
         let edges = self.cluster.nodes().filter(|(_, node)| {
             node.rec.roles.edge && !node.rec.foreign && node.rec.health != Health::Offline
         });
-        edges.map(|(ix, _)| ix)
+        edges.map(|(ix, _)| ix).filter(|ix| !self.has_withdrawn(*ix))
     }
 
     /// How many edges have not yet confirmed that they send nothing to this instance.

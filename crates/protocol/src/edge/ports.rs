@@ -19,6 +19,8 @@ pub(super) struct Ports {
     /// Ports that more than one service asks for, and what the operator is told.
     disputed: BTreeMap<u16, String>,
     retries: BTreeSet<(Time, u16)>,
+    /// Told to close with all others, and not known to be closed.
+    closing: BTreeSet<u16>,
 }
 
 struct Port {
@@ -113,14 +115,23 @@ impl Ports {
         self.retries.first().map(|(at, _)| *at)
     }
 
-    /// Closes every port for good. Who owned them stays known: what was accepted on the way is served.
+    /// Closes every port. Who owned them stays known: what was accepted on the way is served.
     pub fn close(&mut self, out: &mut Vec<Output>) {
         self.retries.clear();
         self.disputed.clear();
         for (number, port) in &mut self.ports {
             port.state = State::Opening;
+            self.closing.insert(*number);
             out.push(Output::Unlisten { port: *number });
         }
+    }
+
+    pub fn closed(&mut self, number: u16) {
+        self.closing.remove(&number);
+    }
+
+    pub fn are_closed(&self) -> bool {
+        self.closing.is_empty()
     }
 
     pub fn report(&self) -> Vec<(u16, String)> {

@@ -6,7 +6,7 @@ use model::{InstanceId, Millis, ServiceName, Term, Time};
 use proptest::prelude::*;
 
 use super::{Attempt, ConnId, Edge, Input, Output};
-use crate::message::{Backend, BackendSet, SetRevision, Sets};
+use crate::message::{Backend, BackendSet, Duty, SetRevision, Sets};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -44,6 +44,14 @@ enum Step {
     Pass {
         millis: u16,
     },
+    /// Leave, or come back with the sets of today.
+    Duty {
+        away: bool,
+    },
+    /// A port that was told to close is closed.
+    Unlistened {
+        service: u8,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -58,6 +66,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => any::<u8>().prop_map(|which| Step::Close { which }),
         1 => (0..2u8, any::<bool>()).prop_map(|(service, ok)| Step::Port { service, ok }),
         3 => (0..4000u16).prop_map(|millis| Step::Pass { millis }),
+        1 => any::<bool>().prop_map(|away| Step::Duty { away }),
+        2 => (0..2u8).prop_map(|service| Step::Unlistened { service }),
     ]
 }
 
@@ -80,6 +90,8 @@ struct Walk {
     fates: BTreeMap<ConnId, Fate>,
     dials: Vec<(ConnId, Attempt)>,
     current: BTreeMap<ConnId, Attempt>,
+    /// It leaves: its connections have their grace.
+    may_cut: bool,
 }
 
 fn name(service: u8) -> ServiceName {
@@ -113,6 +125,7 @@ impl Walk {
             fates: BTreeMap::new(),
             dials: Vec::new(),
             current: BTreeMap::new(),
+            may_cut: false,
         }
     }
 
@@ -168,8 +181,22 @@ impl Walk {
                 self.give(Input::Tick);
                 assert!(self.edge.next_wake().is_none_or(|wake| wake > self.now), "nothing due is left");
             }
+            Step::Duty { away: true } => {
+                self.give(Input::Duty(Duty::Withdraw { drain: self.number }));
+            }
+            Step::Duty { away: false } => self.come_back(),
+            Step::Unlistened { service } => {
+                self.give(Input::Unlistened { port: port(service) });
+            }
         }
         self.check_counts();
+    }
+
+    fn come_back(&mut self) {
+        let from = SetRevision { term: Term(1), number: self.number };
+        self.give(Input::Duty(Duty::Serve { from }));
+        let serves = self.edge.serves().is_some_and(|serves| serves >= from);
+        assert!(self.edge.withdrawal().is_none() || !serves, "it has what it needs to come back");
     }
 
     fn send(&mut self, full: bool, sets: Vec<BackendSet>) {
@@ -194,7 +221,14 @@ impl Walk {
             Input::Sets(sets) => Some(sets.clone()),
             _ => None,
         };
+        let gone = self.edge.withdrawal().is_some_and(|said| said.done);
+        self.may_cut = self.edge.withdrawal().is_some();
         let out = self.edge.handle(input, self.now);
+        let sends = out.iter().any(|o| matches!(o, Output::Dial { .. } | Output::Copy { .. }));
+        assert!(!(gone && sends), "it has withdrawn and sends somewhere: {out:?}");
+        if self.edge.withdrawal().is_some_and(|said| said.done) {
+            assert_eq!(self.edge.open(), 0, "it has withdrawn with connections open");
+        }
         for output in &out {
             self.perform(output, sets.as_ref());
         }
@@ -235,7 +269,8 @@ impl Walk {
             Output::Cut { conn, instance } => {
                 assert_eq!(self.fates.insert(*conn, Fate::Over), Some(Fate::Copied(*instance)));
                 let members = self.confirmed.get(&name(u8::from(instance.0 >= 100)));
-                assert!(!members.is_some_and(|m| m.contains(instance)), "only what left is cut");
+                let left = !members.is_some_and(|m| m.contains(instance));
+                assert!(left || self.may_cut, "only what left is cut");
             }
             Output::Dial { conn, attempt, .. } => {
                 assert_eq!(self.fates.get(conn), Some(&Fate::Open));
@@ -280,6 +315,7 @@ impl Walk {
         {
             self.give(Input::DialFailed { conn, attempt });
         }
+        self.come_back();
         self.send(true, vec![]);
         self.now = self.now + Millis(3000);
         self.give(Input::Tick);

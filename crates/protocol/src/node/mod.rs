@@ -17,7 +17,7 @@ use model::{
 
 use crate::{
     Timing,
-    message::{Down, EdgeReport, Run, Sets, Status, Up},
+    message::{Down, Duty, EdgeReport, Run, Sets, Status, Up},
 };
 use local::Local;
 pub use local::{Ending, Note, RESTARTS_MAX, UNREADY_AFTER_FAILURES, Wanted};
@@ -165,6 +165,8 @@ pub enum Output {
     },
     /// New backend sets for the edge of this daemon.
     Sets(Sets),
+    /// What the edge of this daemon is to do.
+    Duty(Duty),
     /// The node has drained and was to stop then: the daemon ends, well.
     Leave,
     /// The coordinator will not have this daemon; it should end with this message.

@@ -80,11 +80,14 @@ impl Node {
             DownBody::Sets(sets) if !self.foreign && self.epoch.is_some() => {
                 self.out.push(Output::Sets(sets))
             }
+            DownBody::Duty(duty) if !self.foreign && self.epoch.is_some() => {
+                self.out.push(Output::Duty(duty))
+            }
             // Whatever was found here since then keeps the daemon up.
             DownBody::Leave if !self.foreign && !self.instances.values().any(Local::has_process) => {
                 self.out.push(Output::Leave);
             }
-            DownBody::Orders(_) | DownBody::Sets(_) | DownBody::Leave => {}
+            DownBody::Orders(_) | DownBody::Sets(_) | DownBody::Duty(_) | DownBody::Leave => {}
         }
     }
 

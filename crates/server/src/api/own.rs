@@ -15,10 +15,11 @@ use crate::view::{Census, DrainFigures, figures};
 /// The type of OpenMetrics, the text format that Prometheus reads.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// This daemon is alive.
+/// Whether this daemon should get connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HealthView {
-    /// `ok`.
+    /// `ok`; `withdrawing` or `withdrawn` while its edge leaves, and as long as its node is out; `stopping`
+    /// while a daemon with an edge ends.
     pub status: String,
     pub node: String,
     /// Whether the coordinator is in this daemon.
@@ -27,16 +28,20 @@ pub struct HealthView {
     pub leader: Option<String>,
 }
 
-/// Says that this daemon is alive, and where it takes the coordinator to be.
+/// Says that this daemon is alive, and where it takes the coordinator to be. Made for load balancers: it
+/// fails, with the same body, before the edge of a draining node closes its ports.
 #[utoipa::path(get, path = "/healthz", tag = "daemon", operation_id = "healthz",
-    responses((status = 200, body = HealthView)))]
-pub(super) async fn healthz(State(state): State<ApiState>) -> Json<HealthView> {
-    Json(HealthView {
-        status: "ok".to_owned(),
+    responses((status = 200, body = HealthView), (status = 503, body = HealthView)))]
+pub(super) async fn healthz(State(state): State<ApiState>) -> (StatusCode, Json<HealthView>) {
+    let away = state.away();
+    let status = away.map_or(StatusCode::OK, |_| StatusCode::SERVICE_UNAVAILABLE);
+    let view = HealthView {
+        status: away.unwrap_or("ok").to_owned(),
         node: state.id().to_owned(),
         coordinator: state.acting().is_some(),
         leader: state.leader_api(),
-    })
+    };
+    (status, Json(view))
 }
 
 /// Figures for Prometheus. Those of the cluster come from the coordinator alone.

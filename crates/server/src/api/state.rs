@@ -22,7 +22,11 @@ struct Inner {
     place: Place,
     http: reqwest::Client,
     more_metrics: Vec<Arc<dyn Fn() -> String + Send + Sync>>,
+    away: Option<Away>,
 }
+
+/// Why this daemon should get no connections, if it should not.
+type Away = Box<dyn Fn() -> Option<&'static str> + Send + Sync>;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -49,7 +53,7 @@ impl ApiState {
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .build()?;
-        Ok(ApiState(Arc::new(Inner { id, place, http, more_metrics: Vec::new() })))
+        Ok(ApiState(Arc::new(Inner { id, place, http, more_metrics: Vec::new(), away: None })))
     }
 
     /// Adds what another part of the daemon has to tell to `/metrics`, in the text format. Before the
@@ -59,6 +63,21 @@ impl ApiState {
             inner.more_metrics.push(Arc::new(more));
         }
         self
+    }
+
+    /// While `away` gives a reason, the health check fails with it. Before the state is cloned.
+    pub fn with_health(
+        mut self,
+        away: impl Fn() -> Option<&'static str> + Send + Sync + 'static,
+    ) -> ApiState {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.away = Some(Box::new(away));
+        }
+        self
+    }
+
+    pub(super) fn away(&self) -> Option<&'static str> {
+        self.0.away.as_ref().and_then(|away| away())
     }
 
     pub(super) fn id(&self) -> &str {

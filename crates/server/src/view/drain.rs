@@ -217,6 +217,7 @@ pub(crate) fn drain_status_view(
             false => waits.push(wait(unit)),
         }
     }
+    waits.extend(status.waits.iter().map(wait_view));
     let time = |time: Option<Time>| time.map(rfc3339);
     DrainStatusView {
         epoch: drain.epoch,
@@ -271,12 +272,6 @@ pub(crate) fn plan_view(cluster: &Cluster, node: &str, plan: &Preview) -> PlanVi
         hint: reason.code.hint().to_owned(),
         details: volume_details(cluster, reason.code, &reason.unit),
     };
-    let wait = |reason: &Reason| WaitView {
-        code: reason.code.as_str().to_owned(),
-        unit: reason.unit.clone(),
-        since: reason.since.map(rfc3339),
-        message: reason.message.clone(),
-    };
     PlanView {
         node: node.to_owned(),
         moves: plan
@@ -285,7 +280,7 @@ pub(crate) fn plan_view(cluster: &Cluster, node: &str, plan: &Preview) -> PlanVi
             .map(|step| MoveView { unit: step.unit.clone(), to: step.to.clone(), wave: step.wave })
             .collect(),
         blockers: plan.blockers.iter().map(blocker).collect(),
-        waits: plan.waits.iter().map(wait).collect(),
+        waits: plan.waits.iter().map(wait_view).collect(),
         waves: plan.waves,
         eta_seconds: plan.eta.as_duration().as_secs_f64(),
         eta_basis: "min_healthy_time \u{d7} waves".to_owned(),
@@ -424,6 +419,15 @@ fn blocker(coordinator: &Coordinator, unit: &UnitStatus) -> BlockerView {
         message: unit.message.clone(),
         hint: unit.code.hint().to_owned(),
         details: volume_details(coordinator.cluster(), unit.code, &unit.unit),
+    }
+}
+
+fn wait_view(reason: &Reason) -> WaitView {
+    WaitView {
+        code: reason.code.as_str().to_owned(),
+        unit: reason.unit.clone(),
+        since: reason.since.map(rfc3339),
+        message: reason.message.clone(),
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Config {
     pub host: String,
     /// What the edge opens its ports on.
     pub edge_host: IpAddr,
+    /// How long the edge serves on with its health check failing when its node drains.
+    pub withdraw_delay: Millis,
     pub api: SocketAddr,
     pub rpc: SocketAddr,
     /// `host:port` of candidates; our own is among them if this is one.
@@ -128,6 +130,7 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
         ports: ports(&node.ports)?,
         host,
         edge_host,
+        withdraw_delay: duration("edge.withdraw_delay", &file.edge.withdraw_delay)?,
         api,
         rpc,
         coordinators,
@@ -151,7 +154,6 @@ fn check_later(file: &ConfigFile) -> Checked<()> {
             return wrong(key, format!("{number} is not between 1 and 100000"));
         }
     }
-    duration("edge.withdraw_delay", &file.edge.withdraw_delay)?;
     Ok(())
 }
 

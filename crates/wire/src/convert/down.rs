@@ -8,7 +8,7 @@ use model::{
 use protocol::{
     Timing,
     message::{
-        Backend, BackendSet, Down, DownBody, HeartbeatAnswer, Order, Refusal, Run, Sets, VolumeOrder,
+        Backend, BackendSet, Down, DownBody, Duty, HeartbeatAnswer, Order, Refusal, Run, Sets, VolumeOrder,
         Welcome, What,
     },
 };
@@ -33,6 +33,7 @@ impl From<&Down> for pb::Down {
             DownBody::Answer(answer) => pb::down::Body::Answer(answer.into()),
             DownBody::Orders(orders) => pb::down::Body::Orders(orders.as_slice().into()),
             DownBody::Sets(sets) => pb::down::Body::Sets(sets.into()),
+            DownBody::Duty(duty) => pb::down::Body::Duty((*duty).into()),
             DownBody::Leave => pb::down::Body::Leave(pb::Leave {}),
         };
         pb::Down { seq: down.seq, cluster: down.cluster.0, term: down.term.0, body: Some(body) }
@@ -52,6 +53,7 @@ impl TryFrom<pb::Down> for Down {
             pb::down::Body::Answer(answer) => DownBody::Answer(answer.try_into()?),
             pb::down::Body::Orders(orders) => DownBody::Orders(orders.try_into()?),
             pb::down::Body::Sets(sets) => DownBody::Sets(sets.try_into()?),
+            pb::down::Body::Duty(duty) => DownBody::Duty(duty.try_into()?),
             pb::down::Body::Leave(pb::Leave {}) => DownBody::Leave,
         };
         Ok(Down { seq: down.seq, cluster: ClusterId(down.cluster), term: Term(down.term), body })
@@ -269,6 +271,27 @@ impl TryFrom<pb::VolumeOrder> for VolumeOrder {
             return Err(Fault::NotAName(clipped(&id)).at("volume_order.id"));
         }
         Ok(VolumeOrder { id: VolumeId::new(&id), expected: volume.expected })
+    }
+}
+
+impl From<Duty> for pb::Duty {
+    fn from(duty: Duty) -> pb::Duty {
+        let what = match duty {
+            Duty::Serve { from } => pb::duty::What::ServeFrom(from.into()),
+            Duty::Withdraw { drain } => pb::duty::What::Withdraw(pb::duty::Withdraw { drain }),
+        };
+        pb::Duty { what: Some(what) }
+    }
+}
+
+impl TryFrom<pb::Duty> for Duty {
+    type Error = WireError;
+
+    fn try_from(duty: pb::Duty) -> Checked<Duty> {
+        Ok(match required("duty.what", duty.what)? {
+            pb::duty::What::ServeFrom(from) => Duty::Serve { from: from.into() },
+            pb::duty::What::Withdraw(pb::duty::Withdraw { drain }) => Duty::Withdraw { drain },
+        })
     }
 }
 

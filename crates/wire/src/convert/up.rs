@@ -4,7 +4,7 @@ use model::{
     ALL_CODES, Actual, ClusterId, Code, Exit, InstanceId, Life, MemoryCaps, Millis, NodeId, ProcessEpoch,
     Resources, Roles,
 };
-use protocol::message::{EdgeReport, Heartbeat, Hello, Inventory, Status, Up, UpBody};
+use protocol::message::{EdgeReport, Heartbeat, Hello, Inventory, Status, Up, UpBody, Withdrawal};
 
 use super::{Checked, address, clipped, count, port, required, service, text};
 use crate::{
@@ -192,6 +192,7 @@ impl From<&EdgeReport> for pb::EdgeReport {
             failed: failed
                 .map(|(port, why)| pb::ListenFailure { port: u32::from(*port), message: clipped(why) })
                 .collect(),
+            withdrawal: edge.withdrawal.map(|Withdrawal { drain, done }| pb::Withdrawal { drain, done }),
         }
     }
 }
@@ -205,7 +206,11 @@ impl TryFrom<pb::EdgeReport> for EdgeReport {
             let port = port("listen_failure.port", failure.port)?;
             Ok((port, text("listen_failure.message", failure.message, TEXT_BYTES_MAX)?))
         });
-        Ok(EdgeReport { serves: edge.serves.map(Into::into), failed: failed.collect::<Result<_, _>>()? })
+        Ok(EdgeReport {
+            serves: edge.serves.map(Into::into),
+            failed: failed.collect::<Result<_, _>>()?,
+            withdrawal: edge.withdrawal.map(|pb::Withdrawal { drain, done }| Withdrawal { drain, done }),
+        })
     }
 }
 

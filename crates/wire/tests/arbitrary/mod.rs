@@ -18,8 +18,8 @@ use proptest::{
 use protocol::{
     Timing,
     message::{
-        Backend, BackendSet, Down, DownBody, EdgeReport, Heartbeat, HeartbeatAnswer, Hello, Inventory, Order,
-        Refusal, Run, SetRevision, Sets, Status, Up, UpBody, VolumeOrder, Welcome, What,
+        Backend, BackendSet, Down, DownBody, Duty, EdgeReport, Heartbeat, HeartbeatAnswer, Hello, Inventory,
+        Order, Refusal, Run, SetRevision, Sets, Status, Up, UpBody, VolumeOrder, Welcome, What, Withdrawal,
     },
 };
 
@@ -108,8 +108,9 @@ fn revision() -> impl Strategy<Value = SetRevision> {
 }
 
 fn edge_report() -> impl Strategy<Value = EdgeReport> {
-    (option::of(revision()), vec((any::<u16>(), words()), 0..3))
-        .prop_map(|(serves, failed)| EdgeReport { serves, failed })
+    let withdrawal = any::<(u64, bool)>().prop_map(|(drain, done)| Withdrawal { drain, done });
+    (option::of(revision()), vec((any::<u16>(), words()), 0..3), option::of(withdrawal))
+        .prop_map(|(serves, failed, withdrawal)| EdgeReport { serves, failed, withdrawal })
 }
 
 fn status() -> impl Strategy<Value = Status> {
@@ -168,6 +169,8 @@ pub fn down() -> impl Strategy<Value = Down> {
         vec(order(), 0..4).prop_map(DownBody::Orders),
         sets().prop_map(DownBody::Sets),
         Just(DownBody::Leave),
+        revision().prop_map(|from| DownBody::Duty(Duty::Serve { from })),
+        any::<u64>().prop_map(|drain| DownBody::Duty(Duty::Withdraw { drain })),
     ];
     (any::<[u64; 3]>(), body).prop_map(|([seq, cluster, term], body)| Down {
         seq,

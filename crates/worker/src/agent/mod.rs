@@ -23,7 +23,7 @@ use std::{
 use model::{Life, MemoryCaps, NodeId, Resources, Roles, Time};
 use protocol::{
     Timing,
-    message::{EdgeReport, Sets},
+    message::{Duty, EdgeReport, Sets},
     node::{Identity, Node},
 };
 use tokio::sync::{mpsc, watch};
@@ -63,6 +63,7 @@ pub struct AgentConfig {
 /// The edge of the same daemon, as far as the agent is concerned.
 pub struct EdgeLink {
     pub apply: Box<dyn Fn(Sets) + Send>,
+    pub duty: Box<dyn Fn(Duty) + Send>,
     pub report: watch::Receiver<EdgeReport>,
 }
 

@@ -258,6 +258,11 @@ impl Task {
                     (edge.apply)(sets);
                 }
             }
+            Output::Duty(duty) => {
+                if let Some(edge) = &self.edge {
+                    (edge.duty)(duty);
+                }
+            }
             Output::Leave => {
                 // One that is opened again meanwhile is not told again, and stays.
                 let now = self.clock.now();

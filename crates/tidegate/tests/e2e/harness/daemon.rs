@@ -27,6 +27,7 @@ pub struct Setup {
     pub labels: &'static str,
     pub store: String,
     pub edge_host: Ipv4Addr,
+    pub withdraw_delay: &'static str,
     pub api: SocketAddr,
     pub rpc: SocketAddr,
 }
@@ -49,6 +50,7 @@ impl Setup {
             labels: "",
             store: String::new(),
             edge_host: Ipv4Addr::LOCALHOST,
+            withdraw_delay: "1s",
             api: loopback(),
             rpc: loopback(),
         }
@@ -72,12 +74,12 @@ impl Setup {
         };
         let coordinators: Vec<String> = coordinators.iter().map(|addr| format!("\"{addr}\"")).collect();
         let (ports, roles) = (instance_ports(), self.roles);
-        let Setup { name, memory, labels, store, edge_host, api, rpc, .. } = self;
+        let Setup { name, memory, labels, store, edge_host, withdraw_delay, api, rpc, .. } = self;
         format!(
             "[node]\nid = \"{name}\"\nroles = {roles:?}\ndata_dir = {data:?}\nlabels = {{ {labels} }}\n\
              memory = \"{memory}\"\ncpu = 2000\nports = \"{}-{}\"\n\
              [listen]\napi = \"{api}\"\nrpc = \"{rpc}\"\n[join]\ncoordinators = [{}]\n\
-             [store]\n{store}\n[edge]\nhost = \"{edge_host}\"\nwithdraw_delay = \"1s\"\n\
+             [store]\n{store}\n[edge]\nhost = \"{edge_host}\"\nwithdraw_delay = \"{withdraw_delay}\"\n\
              [timing]\nheartbeat = \"{}\"\nlease = \"{}\"\ndegraded_after = \"{}\"\nfence_after = \"{}\"\n\
              offline_after = \"{}\"\n",
             ports.start(),

@@ -99,7 +99,7 @@ impl Cluster {
         cluster
     }
 
-    async fn empty(pace: Pace) -> Cluster {
+    pub async fn empty(pace: Pace) -> Cluster {
         let _turn = take_turn().await;
         let dir = tempfile::Builder::new().prefix("tidegate-e2e-").tempdir().expect("a directory");
         // Replaced by that of the first daemon.
