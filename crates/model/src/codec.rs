@@ -5,11 +5,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Instance, InstanceId, Key, Meta, Node,
-    Service, ServiceName, Time, Volume, VolumeId,
+    Scratch, Service, ServiceName, Time, Volume, VolumeId,
 };
 
 /// The version that this binary writes, first byte of every value.
 const VERSION: u8 = 1;
+/// An instance with scratch data to take or to leave. Only those: the others are as they always were,
+/// and a binary that would forget the data says that it cannot read the record.
+const VERSION_SCRATCH: u8 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
@@ -112,7 +115,7 @@ fn encode<T: Serialize>(record: &T) -> Vec<u8> {
 
 fn encode_instance(cluster: &Cluster, instance: &Instance) -> Vec<u8> {
     let service = cluster.service(instance.service).map(|entry| entry.rec.name.clone());
-    encode(&Stored {
+    let stored = Stored {
         service: service.as_ref().map_or("", |name| name.as_str()),
         node: cluster.node(instance.node).rec.id.as_str(),
         release: instance.release,
@@ -132,7 +135,15 @@ fn encode_instance(cluster: &Cluster, instance: &Instance) -> Vec<u8> {
         created_at: instance.created_at,
         healthy_since: instance.healthy_since,
         ended_at: instance.ended_at,
-    })
+    };
+    match instance.scratch {
+        Scratch::Own => encode(&stored),
+        scratch => {
+            let mut bytes = encode(&(scratch, stored));
+            bytes[0] = VERSION_SCRATCH;
+            bytes
+        }
+    }
 }
 
 /// Reads one stored record back as the change that makes it. Nodes and services must have been
@@ -177,8 +188,11 @@ fn instance_id(rest: &str) -> Option<InstanceId> {
 }
 
 fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -> Result<Change, CodecError> {
-    let stored: Stored<'_> =
-        postcard::from_bytes(body(key, value)?).map_err(|source| malformed(key, source))?;
+    let read = match value.split_first() {
+        Some((&VERSION_SCRATCH, body)) => postcard::from_bytes(body),
+        _ => postcard::from_bytes(body(key, value)?).map(|stored| (Scratch::Own, stored)),
+    };
+    let (scratch, stored): (Scratch, Stored<'_>) = read.map_err(|source| malformed(key, source))?;
     let dangling = |what: String| CodecError::Dangling { key: key.to_owned(), what };
     let service =
         cluster.service_ix(stored.service).ok_or_else(|| dangling(format!("service {}", stored.service)))?;
@@ -201,6 +215,7 @@ fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -
         message: stored.message.map(Into::into),
         exit: stored.exit,
         replaces: stored.replaces,
+        scratch,
         created_at: stored.created_at,
         healthy_since: stored.healthy_since,
         ended_at: stored.ended_at,

@@ -33,7 +33,7 @@ pub use ids::{
     VolumeId,
 };
 pub use index::{Candidate, PlaceIndex};
-pub use instance::{Actual, Desired, Exit, Instance};
+pub use instance::{Actual, Desired, Exit, Instance, Scratch};
 pub use node::{Health, Intent, MemoryCaps, Node, Resources, Role, Roles};
 pub use reason::{ALL_CODES, Code, Reason};
 pub use record::{AuditEntry, Meta, Volume};

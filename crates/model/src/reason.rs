@@ -128,6 +128,8 @@ codes! {
     DrainQueued = "drain_queued", "wait, or raise drain.nodes_at_once";
     /// Nothing has left the node for a while.
     DrainStalled = "drain_stalled", "see what waits and what blocks";
+    /// Its scratch data could not be brought along: it began with an empty directory.
+    DiskNotCopied = "disk_not_copied", "see the message; what its predecessor left may still be on the old node";
 }
 
 impl fmt::Display for Code {

@@ -4,15 +4,15 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use model::{
-    Actual, Change, Cluster, Code, Desired, Instance, InstanceId, Kind, Millis, NodeIx, Reason, Service,
-    ServiceIx, ServiceSpec, Time, Txn,
+    Actual, Change, Cluster, Code, Desired, Instance, InstanceId, Kind, Millis, NodeIx, Reason, Scratch,
+    Service, ServiceIx, ServiceSpec, Time, Txn,
 };
 
 use crate::{
     Ids, Placer, Wait,
     drain::{Leave, must_leave},
     place::{fits, short_by, why_not},
-    rollout, slots, stateless, system,
+    rollout, scratch, slots, stateless, system,
 };
 
 /// Placements in one call: bounds how long one service can hold up the others.
@@ -150,6 +150,10 @@ impl Plan<'_, '_> {
         if instance.desired != Desired::Running {
             return;
         }
+        // One that is given up for what is wrong with it leaves nothing worth taking.
+        if reason.is_none() && scratch::leaves_some(self, &instance) {
+            instance.scratch = Scratch::Left;
+        }
         leave(&mut instance);
         instance.reason = reason.or(instance.reason);
         self.txn.put(Change::Instance(instance));
@@ -222,7 +226,8 @@ impl Plan<'_, '_> {
         self.backoff(release, None)?;
         let spec = self.service_rec().spec_of(release).clone();
         let avoid = self.failed_lately(release);
-        let leaving = replaces.iter().filter_map(|id| self.txn.instance(*id)).map(|instance| instance.node);
+        let replaced = replaces.iter().filter_map(|id| self.txn.instance(*id));
+        let leaving = replaced.filter(|instance| instance.is_wanted()).map(|instance| instance.node);
         let mut placer = Placer::new(self.txn, self.service, spec.clone(), avoid, leaving, how_many);
         for nth in 0..how_many {
             let node = placer.next(self.txn).map_err(NotPlaced::Wait)?;
@@ -270,6 +275,10 @@ impl Plan<'_, '_> {
         let id = self.ids.take(self.txn);
         let mut instance = Instance::new(id, self.service, node, release, spec, self.now);
         (instance.slot, instance.replaces) = (slot, replaces);
+        let old = replaces.and_then(|old| self.txn.instance(old)).filter(|old| !old.is_wanted());
+        if scratch::brings_it_along(spec) && old.is_some_and(|old| old.scratch == Scratch::Left) {
+            instance.scratch = Scratch::Takes;
+        }
         self.txn.put(Change::Instance(instance));
         Ok(())
     }

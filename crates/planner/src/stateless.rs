@@ -12,6 +12,7 @@ use crate::{
     drain::Leave,
     reconcile::{Plan, is_proven},
     rollout::{self, Progress},
+    scratch,
 };
 
 /// Replacements on a drain's behalf that failed before a person is asked for.
@@ -30,6 +31,10 @@ struct Member {
     available: bool,
     proven: bool,
     leave: Leave,
+    /// It brings its scratch data along: it stops before its successor starts, whatever `surge` says.
+    stops_first: bool,
+    /// The data that it takes over has not come: let go now, it would leave that behind.
+    awaits_scratch: bool,
     /// It was to replace one that stays after all.
     spare: bool,
     /// Somebody is on the way to replace it.
@@ -93,6 +98,8 @@ fn members(plan: &Plan<'_, '_>) -> Vec<Member> {
             available: instance.is_available(),
             proven: is_proven(instance, rec.spec_of(instance.release), plan.now),
             leave,
+            stops_first: leave == Leave::Move && scratch::brings_it_along(rec.spec_of(instance.release)),
+            awaits_scratch: instance.awaits_scratch(),
             spare: instance.replaces.is_some_and(|old| stays(old) && !relieved.contains(&old)),
             replaced: coming.contains(&instance.id),
             crowd: entry_on.and_then(|on| on.get(&instance.node)).copied().unwrap_or(0),
@@ -188,10 +195,11 @@ fn retire_surplus(plan: &mut Plan<'_, '_>) -> Option<Code> {
     let mut short = 0;
     let mut total = members.len();
     for member in &members {
-        let go = match (member.current, surge) {
+        let go = match (member.current, surge && !member.stops_first) {
             // Only what is beyond the count, and only once nothing old is left to go instead.
             (true, _) => old == 0 && total > count,
             (false, _) if member.leave == Leave::Now => true,
+            (false, _) if member.awaits_scratch => false,
             // One that takes no connections anyway goes as soon as another stands in for it.
             (false, true) if !member.available => total > count && proven_current + old > count,
             (false, true) => total > count && proven_current + old_available > count,
@@ -222,13 +230,23 @@ fn fill(plan: &mut Plan<'_, '_>) -> Option<Code> {
     let (count, release) = (plan.service_rec().count as usize, plan.service_rec().release_to_place());
     let surge = surges(plan);
     let members = members(plan);
-    let old: Vec<&Member> = members.iter().filter(|member| !member.current).collect();
-    let total = members.len();
+    let old = members.iter().filter(|member| !member.current && !member.stops_first);
+    let old: Vec<&Member> = old.collect();
+    let mut total = members.len();
+    let untaken = scratch::untaken(plan);
     if !surge {
         // One that is on its way out still runs: its place is free when its node says so.
         let missing = count.saturating_sub(total + leaving(plan));
-        return placed(plan, release, missing, &[]);
+        return placed(plan, release, missing, &untaken);
     }
+    // What was left is taken even while a rollout has more than the count: those stand beside the old.
+    let beside = members.iter().filter(|member| member.replaced).count();
+    let takers = untaken.len().min(count.saturating_sub(total.saturating_sub(beside)));
+    let code = placed(plan, release, takers, &untaken);
+    if code.is_some() {
+        return code;
+    }
+    total += takers + scratch::still_leaving(plan);
     let missing = count.saturating_sub(total);
     let code = placed(plan, release, missing, &[]);
     if code.is_some() || count == 0 || old.is_empty() {

@@ -113,6 +113,12 @@ fn round(
             let to = world.node(instance.node).rec.id.to_string();
             hold = hold.max(Millis(held.0 + START_GUESS.0));
             out.moves.extend(unit.map(|unit| Move { unit, to: Some(to), wave }));
+        } else if let Some(old) = instance.replaces.and_then(|old| world.instance(old)) {
+            // It stopped in an earlier wave, and what it left is taken from there.
+            let unit = format!("instance/{}", world.instance_name(old));
+            if let Some(gone) = out.moves.iter_mut().find(|m| m.unit == unit && m.to.is_none()) {
+                gone.to = Some(world.node(instance.node).rec.id.to_string());
+            }
         }
         world.apply(&Change::Instance(instance));
     }

@@ -8,6 +8,7 @@ use model::{
 };
 
 use super::leave::{Class, class_of};
+use crate::scratch;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -158,7 +159,9 @@ fn step(txn: &Txn<'_>, part: &mut DrainNode, limits: Limits) {
     let stays = left.iter().filter(stateful).count();
     part.blocked = stays > 0 && !part.options.include_stateful && !part.options.ack_stateful;
     part.stalled = part.progress_at.is_some_and(|at| now.since(at) >= limits.stall_after);
-    if left.is_empty() && (part.deadline_reached || replacements_are_up(txn, ix, part)) {
+    // What is copied from the node needs the node; past the deadline nothing is waited for.
+    let done_with = || replacements_are_up(txn, ix, part) && scratch::handed_over(txn, ix).is_empty();
+    if left.is_empty() && (part.deadline_reached || done_with()) {
         return end(part, Ending::Drained, now);
     }
     let may_stay = !part.options.include_stateful && (part.options.ack_stateful || part.deadline_reached);

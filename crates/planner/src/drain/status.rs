@@ -7,6 +7,7 @@ use model::{
 };
 
 use super::leave::{Class, Leave, class_of, must_leave};
+use crate::scratch;
 
 /// Starting a process and its first check take about this long, where nothing better is known.
 pub(super) const START_GUESS: Millis = Millis::secs(2);
@@ -50,7 +51,9 @@ pub fn status(cluster: &Cluster, part: &DrainNode, seen: &Seen<'_>, now: Time) -
     let left: Vec<&Instance> = left.collect();
     let coming = replacements(cluster, &left);
     let show = |instance: &&Instance| unit(cluster, part, instance, coming.get(&instance.id).copied(), seen);
-    let units: Vec<UnitStatus> = left.iter().map(show).collect();
+    let handed_over = scratch::handed_over(cluster, ix);
+    let handed_over = handed_over.into_iter().map(|(old, taker)| copying(cluster, old, taker, seen));
+    let units: Vec<UnitStatus> = left.iter().map(show).chain(handed_over).collect();
     let progress = match (part.state, part.total) {
         (DrainState::Queued, _) => 0.0,
         (_, 0) => 1.0,
@@ -101,6 +104,22 @@ fn unit(
     };
     let unit = format!("instance/{}", cluster.instance_name(instance));
     UnitStatus { id: instance.id, unit, class, code, blocks, message, since }
+}
+
+/// One that is gone, and whose scratch data is still needed from here.
+fn copying(cluster: &Cluster, old: &Instance, taker: Option<&Instance>, seen: &Seen<'_>) -> UnitStatus {
+    let placed = taker.map(|taker| {
+        let (name, node) = (cluster.instance_name(taker), &cluster.node(taker.node).rec.id);
+        (Code::DiskCopying, format!("{name} on {node} takes its scratch data over"), Some(taker.created_at))
+    });
+    let told = || {
+        let told = (seen.reasons)(old.service).first();
+        told.map(|reason| (reason.code, reason.message.clone(), reason.since))
+    };
+    let waits = || (Code::DiskCopying, "its successor is to take its scratch data over".to_owned(), None);
+    let (code, message, since) = placed.or_else(told).unwrap_or_else(waits);
+    let unit = format!("instance/{}", cluster.instance_name(old));
+    UnitStatus { id: old.id, unit, class: class_of(cluster, old), code, blocks: false, message, since }
 }
 
 /// Why a stateless instance has not begun to leave.

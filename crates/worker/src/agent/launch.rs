@@ -75,7 +75,9 @@ impl Plan {
 pub(super) async fn launch(runtime: &Runtime, volumes: &Volumes, plan: &Plan) -> Result<Handle, Failure> {
     let name = plan.name();
     let dir = runtime.dir(&name);
-    let disk = volumes::scratch(&dir)
+    // A daemon that died while it copied may have left half of something.
+    let disk = super::copy::drop_half(&dir)
+        .and_then(|()| volumes::scratch(&dir))
         .map_err(|fault| failure(Code::StartFailed, format!("its scratch directory: {fault}")))?;
     let volume = volume(volumes, &plan.what)?;
     let env = plan.variables(&disk, volume.as_deref());

@@ -1,0 +1,116 @@
+//! Scratch data that moves along (`disk.migrate`): who leaves some behind, who takes it over, and until
+//! when the old node must keep it.
+//!
+//! Whoever leaves a node for a drain's sake stops first and is marked [`Scratch::Left`]; its successor is
+//! placed once it is gone, marked [`Scratch::Takes`], and starts when its node has the data or has given it
+//! up. Both marks are stored: a coordinator that takes over goes on from them.
+
+use std::collections::BTreeMap;
+
+use model::{Actual, Cluster, Instance, InstanceId, Kind, Scratch, ServiceIx, ServiceSpec};
+
+use crate::{drain::Leave, reconcile::Plan};
+
+/// Whether instances of this specification bring their scratch data along. Others have a place of their
+/// own, or run anew from nothing.
+pub(crate) fn brings_it_along(spec: &ServiceSpec) -> bool {
+    spec.disk.migrate && spec.kind == Kind::Service && !spec.is_stateful()
+}
+
+/// Whether an instance that is let go leaves data for its successor. One that never started has none, and
+/// one that still waits for its own has not got it.
+pub(crate) fn leaves_some(plan: &Plan<'_, '_>, instance: &Instance) -> bool {
+    brings_it_along(plan.service_rec().spec_of(instance.release))
+        && plan.leave(instance) != Leave::No
+        && instance.actual != Actual::Pending
+        && !instance.awaits_scratch()
+}
+
+/// What was left and nobody has taken, oldest first: of instances that are gone, or lost with their node.
+/// None if what is placed next would not take it.
+pub(crate) fn untaken(plan: &Plan<'_, '_>) -> Vec<InstanceId> {
+    let left = left_behind(plan, |instance| instance.is_over() || instance.actual == Actual::Lost);
+    if left.is_empty() {
+        return left;
+    }
+    let takers = takers(plan.cluster(), plan.service);
+    left.into_iter().filter(|id| !takers.contains_key(id)).collect()
+}
+
+/// How many are on their way out whose successors wait for what they leave.
+pub(crate) fn still_leaving(plan: &Plan<'_, '_>) -> usize {
+    left_behind(plan, |instance| !instance.is_over() && instance.actual != Actual::Lost).len()
+}
+
+fn left_behind(plan: &Plan<'_, '_>, which: impl Fn(&Instance) -> bool) -> Vec<InstanceId> {
+    let rec = plan.service_rec();
+    if !brings_it_along(rec.spec_of(rec.release_to_place())) {
+        return Vec::new();
+    }
+    let left = plan.instances().filter(|instance| instance.scratch == Scratch::Left && which(instance));
+    left.map(|instance| instance.id).collect()
+}
+
+/// Who takes over from whom. One that ended before it had anything does not count: what was left is there
+/// for another.
+pub(crate) fn takers(cluster: &Cluster, service: ServiceIx) -> BTreeMap<InstanceId, &Instance> {
+    let takers = cluster
+        .instances_of(service)
+        .filter(|instance| instance.scratch == Scratch::Takes && !instance.never_had_scratch());
+    takers.filter_map(|instance| Some((instance.replaces?, instance))).collect()
+}
+
+/// What an instance that is over means for its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Like that of any other.
+    AsHistory,
+    /// Somebody copies from it, or is about to.
+    Must,
+    /// It lives on elsewhere.
+    No,
+}
+
+/// Whether the directory of an instance that is over is still needed for its data. `short`: its service
+/// still lacks instances, one of which will take it.
+pub(crate) fn keep(old: &Instance, taker: Option<&Instance>, short: bool) -> Keep {
+    if old.scratch != Scratch::Left {
+        return Keep::AsHistory;
+    }
+    match taker {
+        None if short => Keep::Must,
+        None => Keep::AsHistory,
+        Some(taker) if taker.awaits_scratch() => Keep::Must,
+        // What could not be copied is kept like any other: somebody may want to look for it there.
+        Some(taker) if taker.reason == Some(model::Code::DiskNotCopied) => Keep::AsHistory,
+        // A drain waits for the taker to be up and finds it by what was left.
+        Some(taker) if taker.is_available() || taker.is_over() || taker.actual == Actual::Lost => Keep::No,
+        Some(_) => Keep::Must,
+    }
+}
+
+/// Instances gone from a node whose data is still to be copied from there, each with its taker, if it has
+/// one yet.
+pub(crate) fn handed_over(cluster: &Cluster, node: model::NodeIx) -> Vec<(&Instance, Option<&Instance>)> {
+    let gone = cluster.instances_on(node).filter(|old| old.scratch == Scratch::Left && old.is_over());
+    let with_taker = gone.map(|old| {
+        // Few are on the move at a time; a map of all takers would cost as much to build.
+        let takes = |other: &&Instance| {
+            other.scratch == Scratch::Takes && other.replaces == Some(old.id) && !other.never_had_scratch()
+        };
+        (old, cluster.instances_of(old.service).find(takes))
+    });
+    let short = |old: &Instance| is_short(cluster, old.service);
+    let due = with_taker.filter(|(old, taker)| match taker {
+        Some(taker) => taker.awaits_scratch(),
+        None => short(old),
+    });
+    due.collect()
+}
+
+/// The service has fewer wanted instances than it should, and what it places takes scratch data over.
+pub(crate) fn is_short(cluster: &Cluster, service: ServiceIx) -> bool {
+    let Some(entry) = cluster.service(service).filter(|entry| !entry.rec.removed) else { return false };
+    let wanted: u32 = entry.on.values().sum();
+    wanted < entry.rec.count && brings_it_along(entry.rec.spec_of(entry.rec.release_to_place()))
+}
