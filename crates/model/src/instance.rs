@@ -49,6 +49,34 @@ pub enum Scratch {
     Takes,
     /// It left its node for a drain's sake: whoever replaces it takes its data over.
     Left,
+    /// It took data over, and left with it in its turn.
+    PassedOn,
+}
+
+impl Scratch {
+    /// What the instance that it replaces has left is its own, or is to be.
+    pub fn takes(self) -> bool {
+        match self {
+            Scratch::Takes | Scratch::PassedOn => true,
+            Scratch::Own | Scratch::Left => false,
+        }
+    }
+
+    /// Its own data is there for whoever replaces it.
+    pub fn is_left(self) -> bool {
+        match self {
+            Scratch::Left | Scratch::PassedOn => true,
+            Scratch::Own | Scratch::Takes => false,
+        }
+    }
+
+    /// As it is once the instance was told to leave for a drain's sake.
+    pub fn left(self) -> Scratch {
+        match self {
+            Scratch::Own | Scratch::Left => Scratch::Left,
+            Scratch::Takes | Scratch::PassedOn => Scratch::PassedOn,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

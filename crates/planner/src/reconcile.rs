@@ -152,7 +152,7 @@ impl Plan<'_, '_> {
         }
         // One that is given up for what is wrong with it leaves nothing worth taking.
         if reason.is_none() && scratch::leaves_some(self, &instance) {
-            instance.scratch = Scratch::Left;
+            instance.scratch = instance.scratch.left();
         }
         leave(&mut instance);
         instance.reason = reason.or(instance.reason);
@@ -276,7 +276,7 @@ impl Plan<'_, '_> {
         let mut instance = Instance::new(id, self.service, node, release, spec, self.now);
         (instance.slot, instance.replaces) = (slot, replaces);
         let old = replaces.and_then(|old| self.txn.instance(old)).filter(|old| !old.is_wanted());
-        if scratch::brings_it_along(spec) && old.is_some_and(|old| old.scratch == Scratch::Left) {
+        if scratch::brings_it_along(spec) && old.is_some_and(|old| old.scratch.is_left()) {
             instance.scratch = Scratch::Takes;
         }
         self.txn.put(Change::Instance(instance));

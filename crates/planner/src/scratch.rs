@@ -1,13 +1,13 @@
 //! Scratch data that moves along (`disk.migrate`): who leaves some behind, who takes it over, and until
 //! when the old node must keep it.
 //!
-//! Whoever leaves a node for a drain's sake stops first and is marked [`Scratch::Left`]; its successor is
-//! placed once it is gone, marked [`Scratch::Takes`], and starts when its node has the data or has given it
+//! Whoever leaves a node for a drain's sake stops first and is marked [`model::Scratch::Left`]; its successor is
+//! placed once it is gone, marked [`model::Scratch::Takes`], and starts when its node has the data or has given it
 //! up. Both marks are stored: a coordinator that takes over goes on from them.
 
 use std::collections::BTreeMap;
 
-use model::{Actual, Cluster, Instance, InstanceId, Kind, Scratch, ServiceIx, ServiceSpec};
+use model::{Actual, Cluster, Instance, InstanceId, Kind, ServiceIx, ServiceSpec};
 
 use crate::{drain::Leave, reconcile::Plan};
 
@@ -47,7 +47,7 @@ fn left_behind(plan: &Plan<'_, '_>, which: impl Fn(&Instance) -> bool) -> Vec<In
     if !brings_it_along(rec.spec_of(rec.release_to_place())) {
         return Vec::new();
     }
-    let left = plan.instances().filter(|instance| instance.scratch == Scratch::Left && which(instance));
+    let left = plan.instances().filter(|instance| instance.scratch.is_left() && which(instance));
     left.map(|instance| instance.id).collect()
 }
 
@@ -56,7 +56,7 @@ fn left_behind(plan: &Plan<'_, '_>, which: impl Fn(&Instance) -> bool) -> Vec<In
 pub(crate) fn takers(cluster: &Cluster, service: ServiceIx) -> BTreeMap<InstanceId, &Instance> {
     let takers = cluster
         .instances_of(service)
-        .filter(|instance| instance.scratch == Scratch::Takes && !instance.never_had_scratch());
+        .filter(|instance| instance.scratch.takes() && !instance.never_had_scratch());
     takers.filter_map(|instance| Some((instance.replaces?, instance))).collect()
 }
 
@@ -74,7 +74,7 @@ pub(crate) enum Keep {
 /// Whether the directory of an instance that is over is still needed for its data. `short`: its service
 /// still lacks instances, one of which will take it.
 pub(crate) fn keep(old: &Instance, taker: Option<&Instance>, short: bool) -> Keep {
-    if old.scratch != Scratch::Left {
+    if !old.scratch.is_left() {
         return Keep::AsHistory;
     }
     match taker {
@@ -92,11 +92,11 @@ pub(crate) fn keep(old: &Instance, taker: Option<&Instance>, short: bool) -> Kee
 /// Instances gone from a node whose data is still to be copied from there, each with its taker, if it has
 /// one yet.
 pub(crate) fn handed_over(cluster: &Cluster, node: model::NodeIx) -> Vec<(&Instance, Option<&Instance>)> {
-    let gone = cluster.instances_on(node).filter(|old| old.scratch == Scratch::Left && old.is_over());
+    let gone = cluster.instances_on(node).filter(|old| old.scratch.is_left() && old.is_over());
     let with_taker = gone.map(|old| {
         // Few are on the move at a time; a map of all takers would cost as much to build.
         let takes = |other: &&Instance| {
-            other.scratch == Scratch::Takes && other.replaces == Some(old.id) && !other.never_had_scratch()
+            other.scratch.takes() && other.replaces == Some(old.id) && !other.never_had_scratch()
         };
         (old, cluster.instances_of(old.service).find(takes))
     });

@@ -187,7 +187,8 @@ fn retire_surplus(plan: &mut Plan<'_, '_>) -> Option<Code> {
         };
         // Of equals, those whose replacement has come.
         let waits = (!member.replaced, Reverse((member.crowd, member.id)));
-        (member.current, stays, member.available, !member.spare, waits)
+        // What stops first stands in for nobody who waits for a healthy one.
+        (member.current, stays, !member.stops_first, member.available, !member.spare, waits)
     });
     let proven_current = members.iter().filter(|member| member.current && member.proven).count();
     let mut old = members.iter().filter(|member| !member.current).count();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use model::{Desired, Instance, InstanceId, Millis, NodeIx, Scratch, Time, VolumeId};
+use model::{Desired, Instance, InstanceId, Millis, NodeIx, Time, VolumeId};
 
 use super::{Coordinator, timers::Timer};
 use crate::message::{DiskFrom, DownBody, Order, Run, VolumeOrder, What};
@@ -114,7 +114,7 @@ impl Coordinator {
 
     /// Said for as long as the instance lives: its node knows whether it is done with it.
     fn disk_from(&self, instance: &Instance) -> Option<DiskFrom> {
-        let from = instance.replaces.filter(|_| instance.scratch == Scratch::Takes)?;
+        let from = instance.replaces.filter(|_| instance.scratch.takes())?;
         let old = self.cluster.instance(from);
         let api = old.map_or(String::new(), |old| self.cluster.node(old.node).rec.api.clone());
         Some(DiskFrom { instance: from, api })

@@ -76,8 +76,10 @@ pub(super) async fn launch(runtime: &Runtime, volumes: &Volumes, plan: &Plan) ->
     let name = plan.name();
     let dir = runtime.dir(&name);
     // A daemon that died while it copied may have left half of something.
-    let disk = super::copy::drop_half(&dir)
-        .and_then(|()| volumes::scratch(&dir))
+    if let Err(fault) = super::copy::drop_half(&dir) {
+        tracing::warn!("{name}: half a copy of scratch data cannot be removed: {fault}");
+    }
+    let disk = volumes::scratch(&dir)
         .map_err(|fault| failure(Code::StartFailed, format!("its scratch directory: {fault}")))?;
     let volume = volume(volumes, &plan.what)?;
     let env = plan.variables(&disk, volume.as_deref());
