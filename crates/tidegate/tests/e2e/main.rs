@@ -20,4 +20,5 @@ mod memory;
 mod node_kill;
 mod placing;
 mod rollout;
+mod scratch_data;
 mod services;

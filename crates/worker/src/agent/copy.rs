@@ -145,8 +145,9 @@ pub(super) async fn fetch(what: &Run, dir: &Path, full_at: f64, cancel: Cancella
     match unpacking.await {
         Ok((Ok(()), _)) => CopyEnd::Done,
         Ok((Err(_), Some(broken))) => CopyEnd::Broken { heard, message: broken },
-        Ok((Err(UnpackError::Half), None)) => {
-            CopyEnd::Broken { heard, message: UnpackError::Half.to_string() }
+        // A stream that seemed to end well and did not hold what it should.
+        Ok((Err(fault @ (UnpackError::Half | UnpackError::Read(_))), None)) => {
+            CopyEnd::Broken { heard, message: chain(&fault) }
         }
         Ok((Err(fault), None)) => impossible(chain(&fault)),
         Err(fault) => impossible(format!("unpacking it ended: {fault}")),
@@ -212,3 +213,6 @@ pub(super) fn drop_half(dir: &Path) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;
