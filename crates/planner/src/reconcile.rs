@@ -188,15 +188,23 @@ impl Plan<'_, '_> {
         code
     }
 
-    /// Whether one more of this specification finds room, be it where this instance is once it has gone.
+    /// Whether one more of this specification finds room, be it where this instance is once it has gone,
+    /// after those that the service lacks already have found theirs.
     pub fn has_room_after(&self, id: InstanceId) -> bool {
-        let spec = self.service_rec().spec_of(self.service_rec().release_to_place());
+        let rec = self.service_rec();
+        let spec = rec.spec_of(rec.release_to_place());
         let instance = self.txn.instance(id);
+        let wanted: u32 = self.txn.service(self.service).map_or(0, |entry| entry.on.values().sum());
+        let needed = 1 + u64::from(rec.count.saturating_sub(wanted));
         let class = self.txn.place_index().class(&spec.constraints);
-        class.into_iter().flatten().any(|node| {
+        let mut places = class.into_iter().flatten().scan(0, |places: &mut u64, node| {
             let freed = instance.filter(|i| i.node == node.ix).map_or(0, |i| i.memory);
-            short_by(self.txn, node.ix, spec) <= freed
-        })
+            let node = self.txn.node(node.ix);
+            let free = node.rec.capacity.memory.saturating_add(freed).saturating_sub(node.used.memory);
+            *places = places.saturating_add(free / spec.memory.max(1));
+            Some(*places)
+        });
+        places.any(|places| places >= needed)
     }
 
     /// Why one more of this service would find no place.

@@ -132,6 +132,39 @@ fn it_keeps_running_until_its_successor_is_sure_to_find_room() {
 }
 
 #[test]
+fn with_room_for_one_only_one_stops_however_many_may_move() {
+    let mut file = cache();
+    file.memory = "300MiB".into();
+    file.migrate.max_parallel = 2;
+    let mut world = running(2, 4, &file);
+    assert_eq!(on(&world, "n1").len(), 2);
+    world.drain(&["n1"], options());
+    world.let_it_run();
+    assert_eq!((available(&world), on(&world, "n1").len()), (4, 1), "{}", world.show());
+    assert_eq!(world.planned["cache"].reasons[0].code, Code::NoCapacityMemory);
+}
+
+#[test]
+fn a_release_does_not_fail_for_data_that_is_on_its_way() {
+    let mut world = running(3, 3, &cache());
+    let mut changed = cache();
+    changed.env.insert("A".into(), "1".into());
+    world.apply(&changed, 3);
+    world.drain(&["n1"], options());
+    world.plan();
+    world.stop_leavers();
+    world.plan();
+    let taker = takers(&world).pop().unwrap();
+    copying(&mut world, taker.id);
+    world.pass(Millis::secs(3600));
+    world.plan();
+    assert_eq!(world.service("cache").rollout.state, model::RolloutState::Rolling);
+    ready(&mut world, taker.id, None);
+    world.let_it_run();
+    assert_eq!(world.service("cache").rollout.state, model::RolloutState::Complete);
+}
+
+#[test]
 fn the_drain_waits_for_the_copy_and_says_so() {
     let mut world = running(3, 3, &cache());
     let (old, taker) = copying_from_n1(&mut world);

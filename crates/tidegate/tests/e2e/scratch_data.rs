@@ -117,3 +117,53 @@ async fn a_service_whose_data_cannot_be_copied_starts_empty_and_says_so() {
     let listed = cluster.run(&["instance", "list", "--service", "keeper"]).await;
     assert!(listed.stdout.contains("disk_not_copied"), "{}", listed.stdout);
 }
+
+/// The successor, once its node says that it copies.
+async fn until_copying(cluster: &Cluster) -> InstanceView {
+    until("a successor to copy", async || {
+        let all = cluster.api.instances("keeper").await?;
+        let copies = |new: &&InstanceView| new.reasons.iter().any(|reason| reason.code == "disk_copying");
+        all.iter().find(copies).cloned().ok_or_else(|| of_service(&all))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn daemons_that_die_while_data_is_copied_begin_anew_and_half_of_it_is_never_used() {
+    let mut cluster = Cluster::start(2, Pace::Steady).await;
+    // Large enough to be caught on its way; it takes no room on the old node.
+    cluster.apply(&keeper(1, "truncate -s 2G $DISK/large;")).await;
+    let old = cluster.api.until_ready("keeper", 1).await.remove(0);
+    until_started(&cluster, &old).await;
+    let drain = cluster.run(&["node", "drain", &old.node, "--detach"]).await;
+    assert_eq!(drain.code, 0, "{}{}", drain.stderr, drain.stdout);
+
+    let new = until_copying(&cluster).await;
+    cluster.daemon_mut(&old.node).kill();
+    let half = disk_of(&cluster, &new).with_file_name("disk.part");
+    until("the broken copy to be thrown away", async || match half.exists() {
+        true => Err(format!("{} is there", half.display())),
+        false => Ok(()),
+    })
+    .await;
+    assert!(!disk_of(&cluster, &new).exists(), "it was caught on its way");
+    cluster.daemon_mut(&old.node).start(&[]);
+    until("the copy to be begun anew", async || match half.join("large").exists() {
+        true => Ok(()),
+        false => Err("nothing came".to_owned()),
+    })
+    .await;
+    cluster.daemon_mut(&new.node).kill();
+    assert!(half.exists() && !disk_of(&cluster, &new).exists(), "half of it is left, under its own name");
+    cluster.daemon_mut(&new.node).start(&[]);
+
+    let ready = cluster.api.until_ready("keeper", 1).await.remove(0);
+    assert_eq!((&ready.id, &ready.node), (&new.id, &new.node));
+    assert!(ready.reasons.is_empty(), "{}", of_service(&[ready]));
+    until_started(&cluster, &new).await;
+    let disk = disk_of(&cluster, &new);
+    let lived = [format!("started {}", old.id), format!("stopped {}", old.id), format!("started {}", new.id)];
+    assert_eq!(log_of(&disk), lived);
+    assert_eq!(disk.join("large").metadata().unwrap().len(), 2 << 30);
+    assert!(!half.exists());
+}
