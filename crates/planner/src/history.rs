@@ -1,5 +1,7 @@
 //! What is kept of instances that are over.
 
+use std::collections::BTreeMap;
+
 use model::{Cluster, Instance, InstanceId, ServiceIx};
 
 use crate::{
@@ -19,7 +21,11 @@ pub fn to_forget(cluster: &Cluster, service: ServiceIx) -> Vec<InstanceId> {
     if entry.rec.removed {
         return over.map(|instance| instance.id).collect();
     }
-    let (takers, short) = (takers(cluster, service), is_short(cluster, service));
+    let over: Vec<&Instance> = over.collect();
+    // Most services have nothing to hand on, and are not walked through for it.
+    let left = over.iter().any(|instance| instance.scratch.is_left());
+    let takers = if left { takers(cluster, service) } else { BTreeMap::new() };
+    let short = left && is_short(cluster, service);
     let (mut history, mut forget) = (Vec::new(), Vec::new());
     for instance in over {
         match keep(instance, takers.get(&instance.id).copied(), short) {

@@ -122,6 +122,10 @@ impl Plan<'_, '_> {
         });
         let lost: Vec<Instance> = lost.cloned().collect();
         for mut instance in lost {
+            // It may have its data or not: nobody else is given that, but whoever follows says what is missing.
+            if instance.awaits_scratch() {
+                instance.scratch = instance.scratch.left();
+            }
             leave(&mut instance);
             instance.actual = Actual::Lost;
             instance.reason = Some(Code::NodeUnreachable);

@@ -5,9 +5,9 @@
 //! placed once it is gone, marked [`model::Scratch::Takes`], and starts when its node has the data or has given it
 //! up. Both marks are stored: a coordinator that takes over goes on from them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Actual, Cluster, Instance, InstanceId, Kind, ServiceIx, ServiceSpec};
+use model::{Actual, Cluster, Code, Instance, InstanceId, Kind, ServiceIx, ServiceSpec};
 
 use crate::{drain::Leave, reconcile::Plan};
 
@@ -81,10 +81,12 @@ pub(crate) fn keep(old: &Instance, taker: Option<&Instance>, short: bool) -> Kee
         None if short => Keep::Must,
         None => Keep::AsHistory,
         Some(taker) if taker.awaits_scratch() => Keep::Must,
-        // What could not be copied is kept like any other: somebody may want to look for it there.
-        Some(taker) if taker.reason == Some(model::Code::DiskNotCopied) => Keep::AsHistory,
+        // What could not be copied, or was lost on its way, is kept like any other: somebody may want to look
+        // for it there.
+        Some(taker) if taker.reason == Some(Code::DiskNotCopied) => Keep::AsHistory,
+        Some(taker) if taker.actual == Actual::Lost => Keep::AsHistory,
         // A drain waits for the taker to be up and finds it by what was left.
-        Some(taker) if taker.is_available() || taker.is_over() || taker.actual == Actual::Lost => Keep::No,
+        Some(taker) if taker.is_available() || taker.is_over() => Keep::No,
         Some(_) => Keep::Must,
     }
 }
@@ -108,9 +110,23 @@ pub(crate) fn handed_over(cluster: &Cluster, node: model::NodeIx) -> Vec<(&Insta
     due.collect()
 }
 
-/// The service has fewer wanted instances than it should, and what it places takes scratch data over.
+/// A service lacks instances that will take over what was left.
 pub(crate) fn is_short(cluster: &Cluster, service: ServiceIx) -> bool {
-    let Some(entry) = cluster.service(service).filter(|entry| !entry.rec.removed) else { return false };
+    places_free(cluster, service) > 0
+}
+
+/// How many instances a service lacks that would take scratch data over. What a rollout has beside those
+/// that it replaces fills no place: it takes one that is still filled.
+pub(crate) fn places_free(cluster: &Cluster, service: ServiceIx) -> usize {
+    let Some(entry) = cluster.service(service).filter(|entry| !entry.rec.removed) else { return 0 };
+    if !brings_it_along(entry.rec.spec_of(entry.rec.release_to_place())) {
+        return 0;
+    }
     let wanted: u32 = entry.on.values().sum();
-    wanted < entry.rec.count && brings_it_along(entry.rec.spec_of(entry.rec.release_to_place()))
+    let replaced = |instance: &Instance| {
+        let old = instance.replaces.filter(|_| instance.is_wanted());
+        old.filter(|old| cluster.instance(*old).is_some_and(Instance::is_wanted))
+    };
+    let beside: BTreeSet<InstanceId> = cluster.instances_of(service).filter_map(replaced).collect();
+    (entry.rec.count as usize).saturating_sub((wanted as usize).saturating_sub(beside.len()))
 }

@@ -240,9 +240,8 @@ fn fill(plan: &mut Plan<'_, '_>) -> Option<Code> {
         let missing = count.saturating_sub(total + leaving(plan));
         return placed(plan, release, missing, &untaken);
     }
-    // What was left is taken even while a rollout has more than the count: those stand beside the old.
-    let beside = members.iter().filter(|member| member.replaced).count();
-    let takers = untaken.len().min(count.saturating_sub(total.saturating_sub(beside)));
+    // What was left is taken even while a rollout has more than the count.
+    let takers = untaken.len().min(scratch::places_free(plan.cluster(), plan.service));
     let code = placed(plan, release, takers, &untaken);
     if code.is_some() {
         return code;

@@ -307,6 +307,19 @@ fn a_node_that_is_lost_in_mid_drain_leaves_a_successor_that_says_what_it_did_not
 }
 
 #[test]
+fn a_destination_that_is_lost_with_half_the_data_is_followed_by_one_that_says_so() {
+    let mut world = running(4, 3, &cache());
+    let (old, taker) = copying_from_n1(&mut world);
+    let to = world.node_of(&taker);
+    world.offline(&to);
+    world.plan();
+    let next = takers(&world).into_iter().find(|i| i.replaces == Some(taker.id)).unwrap();
+    assert!(next.is_wanted(), "placed at once: {}", world.show());
+    assert!(takers(&world).iter().all(|i| i.replaces != Some(old.id)), "the lost one may have it");
+    assert!(!forgotten(&world).contains(&old.id), "it is still where it was, for a person to fetch");
+}
+
+#[test]
 fn rollouts_and_crashes_and_balance_bring_nothing_along() {
     let mut world = running(2, 4, &cache());
     let mut changed = cache();
@@ -341,6 +354,23 @@ fn a_rollout_in_the_middle_of_a_drain_takes_no_place_that_waits_for_data() {
     world.let_it_run();
     assert_eq!((world.drain_state("n1"), available(&world)), ("drained", 3));
     assert!(world.wanted("cache").iter().all(|i| i.release == 2));
+}
+
+#[test]
+fn a_drain_does_not_end_while_a_rollout_hides_that_somebody_is_to_take_the_data() {
+    let mut world = running(3, 3, &cache());
+    let mut changed = cache();
+    changed.env.insert("A".into(), "1".into());
+    world.drain(&["n1"], options());
+    world.plan();
+    world.apply(&changed, 3);
+    world.plan();
+    world.become_ready();
+    assert_eq!(available(&world), 3, "one of the rollout stands beside two old ones: {}", world.show());
+    world.stop_leavers();
+    world.plan();
+    assert_eq!(world.drain_state("n1"), "draining");
+    assert!(takers(&world).iter().any(Instance::awaits_scratch), "{}", world.show());
 }
 
 #[test]

@@ -176,7 +176,7 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskFrom {
     pub instance: InstanceId,
-    /// Where the daemon that has it answers HTTP; empty if nobody knows any more.
+    /// Where the daemon that has it answers HTTP; empty if it is gone.
     pub api: String,
 }
 

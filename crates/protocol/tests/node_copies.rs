@@ -86,8 +86,7 @@ impl Bench {
     }
 
     fn give(&mut self, input: Input) -> Vec<Output> {
-        let out = self.node.handle(self.now, input);
-        out
+        self.node.handle(self.now, input)
     }
 
     fn answer(&mut self, out: &[Output]) {
@@ -139,7 +138,7 @@ fn launches(out: &[Output]) -> bool {
 }
 
 fn last_status(out: &[Output]) -> Status {
-    let statuses = out.iter().filter_map(|output| match output {
+    let mut statuses = out.iter().filter_map(|output| match output {
         Output::Send(up) => match &up.body {
             UpBody::Heartbeat(heartbeat) => heartbeat.statuses.last().cloned(),
             UpBody::Hello(hello) => hello.inventory.last().map(|item| item.status.clone()),
@@ -147,7 +146,7 @@ fn last_status(out: &[Output]) -> Status {
         },
         _ => None,
     });
-    statuses.last().expect("it says something of it")
+    statuses.next_back().expect("it says something of it")
 }
 
 #[test]

@@ -115,8 +115,9 @@ impl Coordinator {
     /// Said for as long as the instance lives: its node knows whether it is done with it.
     fn disk_from(&self, instance: &Instance) -> Option<DiskFrom> {
         let from = instance.replaces.filter(|_| instance.scratch.takes())?;
-        let old = self.cluster.instance(from);
-        let api = old.map_or(String::new(), |old| self.cluster.node(old.node).rec.api.clone());
-        Some(DiskFrom { instance: from, api })
+        let node = self.cluster.instance(from).map(|old| &self.cluster.node(old.node).rec);
+        // One that is offline is not waited for a second time.
+        let node = node.filter(|node| !node.is_offline());
+        Some(DiskFrom { instance: from, api: node.map_or(String::new(), |node| node.api.clone()) })
     }
 }

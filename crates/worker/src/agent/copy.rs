@@ -105,7 +105,7 @@ pub(super) async fn fetch(what: &Run, dir: &Path, full_at: f64, cancel: Cancella
     }
     let name = from.instance.named(&what.service);
     if from.api.is_empty() {
-        return impossible(format!("nobody knows any more where {name} was"));
+        return impossible(format!("the node that had the data of {name} is gone"));
     }
     let url = format!("http://{}/v1/local/instances/{name}/disk", from.api);
     let answer = tokio::select! {
