@@ -22,6 +22,7 @@ const ONCE_FAILED: &[(u64, &str)] = &[
     (848, "an edge that had been away got a lease before it got its sets"),
     (948, "a drain ended while a rollout hid that somebody was to take scratch data over"),
     (1495, "disabling a node let an available instance elsewhere go as well"),
+    (1652, "a move whose replacement filled another place said that it was starting"),
     (2230, "a replacement on a node that is left as well was shown as what a move waits for"),
     (2659, "an edge that had been away got a lease before it got its sets"),
     (2788, "an instance of a machine that was confirmed dead came back"),

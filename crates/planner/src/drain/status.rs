@@ -130,14 +130,17 @@ fn waits_for(
     replacement: Option<&Instance>,
     seen: &Seen<'_>,
 ) -> Why {
-    if let Some(replacement) = replacement {
+    let told = (seen.reasons)(instance.service)
+        .iter()
+        .find(|reason| !matches!(reason.code, Code::VolumeHomeNodeOffline));
+    // One that is up and lets nobody go fills a place that was missing meanwhile.
+    let stands_in =
+        |new: &&Instance| !(new.is_available() && told.is_some_and(|told| has_no_place(told.code)));
+    if let Some(replacement) = replacement.filter(stands_in) {
         let (name, node) = (cluster.instance_name(replacement), &cluster.node(replacement.node).rec.id);
         let message = format!("{name} on {node} is {}", replacement.actual.as_str());
         return (Code::ReplacementStarting, false, message, Some(replacement.created_at));
     }
-    let told = (seen.reasons)(instance.service)
-        .iter()
-        .find(|reason| !matches!(reason.code, Code::VolumeHomeNodeOffline));
     if let Some(reason) = told {
         let blocks = reason.code == Code::ReplacementUnhealthy;
         return (reason.code, blocks, reason.message.clone(), reason.since);
