@@ -70,6 +70,14 @@ impl Scratch {
         }
     }
 
+    /// As it is once it is clear that nobody will take what it left.
+    pub fn stays(self) -> Scratch {
+        match self {
+            Scratch::Own | Scratch::Left => Scratch::Own,
+            Scratch::Takes | Scratch::PassedOn => Scratch::Takes,
+        }
+    }
+
     /// As it is once the instance was told to leave for a drain's sake.
     pub fn left(self) -> Scratch {
         match self {

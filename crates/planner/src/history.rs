@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::{Cluster, Instance, InstanceId, ServiceIx};
 
 use crate::{
-    scratch::{Keep, is_short, keep, takers},
+    scratch::{Keep, is_taken_over, keep, takers},
     slots::settles_its_slot,
 };
 
@@ -25,10 +25,10 @@ pub fn to_forget(cluster: &Cluster, service: ServiceIx) -> Vec<InstanceId> {
     // Most services have nothing to hand on, and are not walked through for it.
     let left = over.iter().any(|instance| instance.scratch.is_left());
     let takers = if left { takers(cluster, service) } else { BTreeMap::new() };
-    let short = left && is_short(cluster, service);
+    let taken = left && is_taken_over(cluster, service);
     let (mut history, mut forget) = (Vec::new(), Vec::new());
     for instance in over {
-        match keep(instance, takers.get(&instance.id).copied(), short) {
+        match keep(instance, takers.get(&instance.id).copied(), taken) {
             Keep::AsHistory => history.push(instance.id),
             Keep::Must => {}
             Keep::No => forget.push(instance.id),

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Actual, Cluster, Code, Instance, InstanceId, Kind, ServiceIx, ServiceSpec};
+use model::{Actual, Change, Cluster, Code, Instance, InstanceId, Kind, ServiceIx, ServiceSpec};
 
 use crate::{drain::Leave, reconcile::Plan};
 
@@ -26,29 +26,35 @@ pub(crate) fn leaves_some(plan: &Plan<'_, '_>, instance: &Instance) -> bool {
         && !instance.awaits_scratch()
 }
 
-/// What was left and nobody has taken, oldest first: of instances that are gone, or lost with their node.
-/// None if what is placed next would not take it.
-pub(crate) fn untaken(plan: &Plan<'_, '_>) -> Vec<InstanceId> {
-    let left = left_behind(plan, |instance| instance.is_over() || instance.actual == Actual::Lost);
-    if left.is_empty() {
-        return left;
+/// What was left and is to be taken, by as many as the service lacks: of instances that are gone, or lost
+/// with their node. What nobody will take loses its mark, lest it turn up in a successor of somebody else.
+pub(crate) fn to_be_taken(plan: &mut Plan<'_, '_>, lacks: usize) -> Vec<InstanceId> {
+    let rec = plan.service_rec();
+    if !rec.releases.values().any(|spec| brings_it_along(spec)) {
+        return Vec::new();
     }
+    let lacks = if brings_it_along(rec.spec_of(rec.release_to_place())) { lacks } else { 0 };
     let takers = takers(plan.cluster(), plan.service);
-    left.into_iter().filter(|id| !takers.contains_key(id)).collect()
+    let gone = |instance: &&Instance| instance.is_over() || instance.actual == Actual::Lost;
+    let left = plan.instances().filter(|instance| instance.scratch.is_left()).filter(gone);
+    let mut left: Vec<InstanceId> = left.map(|i| i.id).filter(|id| !takers.contains_key(id)).collect();
+    let needed = left.split_off(left.len().saturating_sub(lacks));
+    for id in left {
+        let Some(mut instance) = plan.cluster().instance(id).cloned() else { continue };
+        instance.scratch = instance.scratch.stays();
+        plan.txn.put(Change::Instance(instance));
+    }
+    needed
 }
 
 /// How many are on their way out whose successors wait for what they leave.
 pub(crate) fn still_leaving(plan: &Plan<'_, '_>) -> usize {
-    left_behind(plan, |instance| !instance.is_over() && instance.actual != Actual::Lost).len()
-}
-
-fn left_behind(plan: &Plan<'_, '_>, which: impl Fn(&Instance) -> bool) -> Vec<InstanceId> {
     let rec = plan.service_rec();
     if !brings_it_along(rec.spec_of(rec.release_to_place())) {
-        return Vec::new();
+        return 0;
     }
-    let left = plan.instances().filter(|instance| instance.scratch.is_left() && which(instance));
-    left.map(|instance| instance.id).collect()
+    let leaving = |i: &&Instance| i.scratch.is_left() && !i.is_over() && i.actual != Actual::Lost;
+    plan.instances().filter(leaving).count()
 }
 
 /// Who takes over from whom. One that ended before it had anything does not count: what was left is there
@@ -71,14 +77,14 @@ pub(crate) enum Keep {
     No,
 }
 
-/// Whether the directory of an instance that is over is still needed for its data. `short`: its service
-/// still lacks instances, one of which will take it.
-pub(crate) fn keep(old: &Instance, taker: Option<&Instance>, short: bool) -> Keep {
+/// Whether the directory of an instance that is over is still needed for its data. `taken`: what its service
+/// places takes over what was left.
+pub(crate) fn keep(old: &Instance, taker: Option<&Instance>, taken: bool) -> Keep {
     if !old.scratch.is_left() {
         return Keep::AsHistory;
     }
     match taker {
-        None if short => Keep::Must,
+        None if taken => Keep::Must,
         None => Keep::AsHistory,
         Some(taker) if taker.awaits_scratch() => Keep::Must,
         // What could not be copied, or was lost on its way, is kept like any other: somebody may want to look
@@ -102,26 +108,23 @@ pub(crate) fn handed_over(cluster: &Cluster, node: model::NodeIx) -> Vec<(&Insta
         };
         (old, cluster.instances_of(old.service).find(takes))
     });
-    let short = |old: &Instance| is_short(cluster, old.service);
     let due = with_taker.filter(|(old, taker)| match taker {
         Some(taker) => taker.awaits_scratch(),
-        None => short(old),
+        None => is_taken_over(cluster, old.service),
     });
     due.collect()
 }
 
-/// A service lacks instances that will take over what was left.
-pub(crate) fn is_short(cluster: &Cluster, service: ServiceIx) -> bool {
-    places_free(cluster, service) > 0
+/// What a service places takes over what was left; what nobody takes loses its mark.
+pub(crate) fn is_taken_over(cluster: &Cluster, service: ServiceIx) -> bool {
+    let entry = cluster.service(service).filter(|entry| !entry.rec.removed);
+    entry.is_some_and(|entry| brings_it_along(entry.rec.spec_of(entry.rec.release_to_place())))
 }
 
 /// How many instances a service lacks that would take scratch data over. What a rollout has beside those
 /// that it replaces fills no place: it takes one that is still filled.
 pub(crate) fn places_free(cluster: &Cluster, service: ServiceIx) -> usize {
-    let Some(entry) = cluster.service(service).filter(|entry| !entry.rec.removed) else { return 0 };
-    if !brings_it_along(entry.rec.spec_of(entry.rec.release_to_place())) {
-        return 0;
-    }
+    let Some(entry) = cluster.service(service).filter(|_| is_taken_over(cluster, service)) else { return 0 };
     let wanted: u32 = entry.on.values().sum();
     let replaced = |instance: &Instance| {
         let old = instance.replaces.filter(|_| instance.is_wanted());

@@ -234,19 +234,21 @@ fn fill(plan: &mut Plan<'_, '_>) -> Option<Code> {
     let old = members.iter().filter(|member| !member.current && !member.stops_first);
     let old: Vec<&Member> = old.collect();
     let mut total = members.len();
-    let untaken = scratch::untaken(plan);
     if !surge {
         // One that is on its way out still runs: its place is free when its node says so.
         let missing = count.saturating_sub(total + leaving(plan));
-        return placed(plan, release, missing, &untaken);
+        let left = scratch::to_be_taken(plan, missing);
+        return placed(plan, release, missing, &left);
     }
     // What was left is taken even while a rollout has more than the count.
-    let takers = untaken.len().min(scratch::places_free(plan.cluster(), plan.service));
-    let code = placed(plan, release, takers, &untaken);
+    let still_leaving = scratch::still_leaving(plan);
+    let lacks = scratch::places_free(plan.cluster(), plan.service).saturating_sub(still_leaving);
+    let left = scratch::to_be_taken(plan, lacks);
+    let code = placed(plan, release, left.len(), &left);
     if code.is_some() {
         return code;
     }
-    total += takers + scratch::still_leaving(plan);
+    total += left.len() + still_leaving;
     let missing = count.saturating_sub(total);
     let code = placed(plan, release, missing, &[]);
     if code.is_some() || count == 0 || old.is_empty() {

@@ -374,6 +374,30 @@ fn a_drain_does_not_end_while_a_rollout_hides_that_somebody_is_to_take_the_data(
 }
 
 #[test]
+fn what_nobody_needed_does_not_turn_up_in_a_successor_of_somebody_else() {
+    for surge in [true, false] {
+        let mut file = cache();
+        (file.migrate.surge, file.update.surge) = (surge, surge);
+        let mut world = running(3, 3, &file);
+        let surplus = on(&world, "n1").pop().unwrap();
+        world.drain(&["n1"], options());
+        world.plan();
+        world.apply(&file, 2);
+        world.let_it_run();
+        assert_eq!(takers(&world), [], "{}", world.show());
+        // Much later another one moves, and is not gone yet.
+        let other = on(&world, "n2").pop().unwrap();
+        world.change_node("n1", |node| node.intent = model::Intent::Active);
+        world.drain(&["n2"], options());
+        world.plan();
+        assert_eq!(takers(&world), [], "its place is not free: {}", world.show());
+        world.let_it_run();
+        let replaced: Vec<_> = takers(&world).iter().filter_map(|i| i.replaces).collect();
+        assert_eq!(replaced, [other.id], "and not {}", surplus.id);
+    }
+}
+
+#[test]
 fn the_preview_says_where_it_goes() {
     let world = running(3, 3, &cache());
     let plan = preview(&world.cluster, "n1", &options(), World::LIMITS, Time(world.now.0));

@@ -24,6 +24,7 @@ const ONCE_FAILED: &[(u64, &str)] = &[
     (1495, "disabling a node let an available instance elsewhere go as well"),
     (1652, "a move whose replacement filled another place said that it was starting"),
     (2230, "a replacement on a node that is left as well was shown as what a move waits for"),
+    (2246, "scratch data that nobody had needed was handed to the next successor that came along"),
     (2659, "an edge that had been away got a lease before it got its sets"),
     (2788, "an instance of a machine that was confirmed dead came back"),
     (3889, "a failed release was called complete with an instance of the old one left"),
