@@ -21,6 +21,7 @@ pub fn check(cluster: &Cluster) -> Vec<Violation> {
     indexes_agree(cluster, &mut found);
     place_index_agrees(cluster, &mut found);
     nodes_are_in_one(cluster, &mut found);
+    scratch_data_is_taken_once(cluster, &mut found);
     found
 }
 
@@ -106,6 +107,17 @@ fn replaced_ones_are_older(cluster: &Cluster, found: &mut Vec<Violation>) {
     for instance in cluster.instances() {
         if let Some(replaces) = instance.replaces.filter(|replaces| *replaces >= instance.id) {
             found.push(Violation::ReplacesLater { instance: instance.id, replaces });
+        }
+    }
+}
+
+/// What an instance left is handed to one successor, or to another after that one ended without it.
+fn scratch_data_is_taken_once(cluster: &Cluster, found: &mut Vec<Violation>) {
+    let mut takers: BTreeMap<InstanceId, InstanceId> = BTreeMap::new();
+    for instance in cluster.instances().filter(|instance| instance.scratch.takes()) {
+        let Some(from) = instance.replaces.filter(|_| !instance.never_had_scratch()) else { continue };
+        if let Some(one) = takers.insert(from, instance.id) {
+            found.push(Violation::ScratchTwice { from, one, other: instance.id });
         }
     }
 }

@@ -3,18 +3,22 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::codec_v1::DrainV1;
 use crate::{
     Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Instance, InstanceId, Key, Meta, Node,
-    Service, ServiceName, Time, Volume, VolumeId,
+    Scratch, Service, ServiceName, Time, Volume, VolumeId,
 };
 
-/// The version that this binary writes, first byte of every value.
+/// The first byte of every value. Records that have kept their first shape keep this one.
 const VERSION: u8 = 1;
+/// Records in their second shape: drains, and instances with scratch data to take or to leave (only
+/// those: a binary that would forget the data says that it cannot read the record).
+const VERSION_2: u8 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
     #[error(
-        "record {key} has version {version}; this binary knows {VERSION}: it was written by a newer tidegate"
+        "record {key} has version {version}; this binary knows up to {VERSION_2}: it was written by a newer tidegate"
     )]
     UnknownVersion { key: String, version: u8 },
     #[error("record {key} cannot be read")]
@@ -95,7 +99,7 @@ pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<
         Change::Instance(instance) => Some(encode_instance(cluster, instance)),
         Change::Volume(volume) => Some(encode(volume)),
         Change::Audit(entry) => Some(encode(entry)),
-        Change::Drain(drain) => Some(encode(drain)),
+        Change::Drain(drain) => Some(encode_2(drain)),
         Change::ServiceGone(_)
         | Change::InstanceGone(_)
         | Change::VolumeGone(_)
@@ -110,9 +114,13 @@ fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     postcard::to_extend(record, vec![VERSION]).unwrap_or_default()
 }
 
+fn encode_2<T: Serialize>(record: &T) -> Vec<u8> {
+    postcard::to_extend(record, vec![VERSION_2]).unwrap_or_default()
+}
+
 fn encode_instance(cluster: &Cluster, instance: &Instance) -> Vec<u8> {
     let service = cluster.service(instance.service).map(|entry| entry.rec.name.clone());
-    encode(&Stored {
+    let stored = Stored {
         service: service.as_ref().map_or("", |name| name.as_str()),
         node: cluster.node(instance.node).rec.id.as_str(),
         release: instance.release,
@@ -132,7 +140,11 @@ fn encode_instance(cluster: &Cluster, instance: &Instance) -> Vec<u8> {
         created_at: instance.created_at,
         healthy_since: instance.healthy_since,
         ended_at: instance.ended_at,
-    })
+    };
+    match instance.scratch {
+        Scratch::Own => encode(&stored),
+        scratch => encode_2(&(scratch, stored)),
+    }
 }
 
 /// Reads one stored record back as the change that makes it. Nodes and services must have been
@@ -164,7 +176,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             }
         }
         "v" => Ok(Change::Volume(decode::<Volume>(key, value)?)),
-        "d" => Ok(Change::Drain(decode::<Drain>(key, value)?)),
+        "d" => Ok(Change::Drain(decode_either::<Drain, DrainV1>(key, value)?)),
         "a" => Ok(Change::Audit(decode::<AuditEntry>(key, value)?)),
         "i" => decode_instance(cluster, key, instance_id(rest).ok_or_else(unknown)?, value),
         _ => Err(unknown()),
@@ -177,8 +189,11 @@ fn instance_id(rest: &str) -> Option<InstanceId> {
 }
 
 fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -> Result<Change, CodecError> {
-    let stored: Stored<'_> =
-        postcard::from_bytes(body(key, value)?).map_err(|source| malformed(key, source))?;
+    let read = match value.split_first() {
+        Some((&VERSION_2, body)) => postcard::from_bytes(body),
+        _ => postcard::from_bytes(body(key, value)?).map(|stored| (Scratch::Own, stored)),
+    };
+    let (scratch, stored): (Scratch, Stored<'_>) = read.map_err(|source| malformed(key, source))?;
     let dangling = |what: String| CodecError::Dangling { key: key.to_owned(), what };
     let service =
         cluster.service_ix(stored.service).ok_or_else(|| dangling(format!("service {}", stored.service)))?;
@@ -201,6 +216,7 @@ fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -
         message: stored.message.map(Into::into),
         exit: stored.exit,
         replaces: stored.replaces,
+        scratch,
         created_at: stored.created_at,
         healthy_since: stored.healthy_since,
         ended_at: stored.ended_at,
@@ -209,6 +225,17 @@ fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -
 
 fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, CodecError> {
     postcard::from_bytes(body(key, value)?).map_err(|source| malformed(key, source))
+}
+
+/// A record that had another shape in version 1.
+fn decode_either<T: DeserializeOwned, V1: DeserializeOwned + Into<T>>(
+    key: &str,
+    value: &[u8],
+) -> Result<T, CodecError> {
+    match value.split_first() {
+        Some((&VERSION_2, body)) => postcard::from_bytes(body).map_err(|source| malformed(key, source)),
+        Some(_) | None => Ok(decode::<V1>(key, value)?.into()),
+    }
 }
 
 fn body<'a>(key: &str, value: &'a [u8]) -> Result<&'a [u8], CodecError> {

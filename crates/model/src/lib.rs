@@ -9,6 +9,7 @@
 mod change;
 mod cluster;
 mod codec;
+mod codec_v1;
 mod drain;
 mod event;
 mod ids;
@@ -35,7 +36,7 @@ pub use ids::{
     VolumeId,
 };
 pub use index::{Candidate, PlaceIndex};
-pub use instance::{Actual, Desired, Exit, Instance};
+pub use instance::{Actual, Desired, Exit, Instance, Scratch};
 pub use node::{Health, Intent, MemoryCaps, Node, Resources, Role, Roles};
 pub use reason::{ALL_CODES, Code, Reason};
 pub use record::{AuditEntry, Meta, Volume};

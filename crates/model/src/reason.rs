@@ -136,6 +136,8 @@ codes! {
     OfficeMoving = "office_moving", "wait";
     /// The coordinator is on a closed node and no open candidate lives: drains pause, everything else works.
     CaretakerLeads = "caretaker_leads", "bring up a candidate whose node is open, or enable the node of one";
+    /// Its scratch data could not be brought along: it began with an empty directory.
+    DiskNotCopied = "disk_not_copied", "see the message; what its predecessor left may still be on the old node";
 }
 
 impl fmt::Display for Code {

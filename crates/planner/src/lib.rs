@@ -14,6 +14,7 @@ mod ids;
 mod place;
 mod reconcile;
 mod rollout;
+mod scratch;
 mod slots;
 mod stateless;
 mod system;

@@ -189,7 +189,7 @@ fn the_preview_says_when_it_is_the_only_edge() {
     world.let_it_run();
     world.change_node("n1", |node| node.roles = Roles { edge: true, ..Roles::WORKER });
     let says = |world: &World| {
-        let seen = preview(&world.cluster, "n1", &options(), World::LIMITS, world.now);
+        let seen = preview(&world.cluster, &["n1"], &options(), World::LIMITS, world.now).remove(0);
         seen.waits.iter().any(|wait| wait.code == Code::OnlyEdge)
     };
     assert!(says(&world));

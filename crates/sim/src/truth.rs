@@ -37,6 +37,7 @@ impl World {
                 Err(error) => return self.fail(14, format!("what was written cannot be read: {error}")),
             };
             self.check_committed(&change);
+            self.note_scratch(&change);
             if let Change::Node(node) = &change {
                 nodes.extend(self.mirror.node_by_id(node.id.as_str()).map(|entry| entry.rec.clone()));
             }

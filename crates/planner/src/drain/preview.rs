@@ -217,7 +217,11 @@ impl Stage {
                 hold = hold.max(Millis(held.0 + START_GUESS.0));
                 let to = self.world.node(instance.node).rec.id.to_string();
                 self.tell(old, at, Some(to));
-            } else if instance.replaces.is_none() && instance.id.0 >= self.first_id {
+            } else if let Some(old) = instance.replaces {
+                // It stopped in an earlier wave, and what it left is taken from there.
+                let to = self.world.node(instance.node).rec.id.to_string();
+                self.fill_gap_of(old, to);
+            } else if instance.id.0 >= self.first_id {
                 let to = self.world.node(instance.node).rec.id.to_string();
                 self.stand_ins.entry(instance.service).or_default().push_back(to);
             }
@@ -247,6 +251,16 @@ impl Stage {
                 self.gaps.entry(service).or_default().push_back((at, named.moves.len()));
             }
             named.moves.push(Move { unit, to, wave: named.waves_passed + 1 });
+        }
+    }
+
+    fn fill_gap_of(&mut self, old: InstanceId, to: String) {
+        let Some(instance) = self.world.instance(old) else { return };
+        let (unit, service) = (unit_of(&self.world, instance), instance.service);
+        let Some(gaps) = self.gaps.get_mut(&service) else { return };
+        let gap = gaps.iter().position(|(at, step)| self.named[*at].moves[*step].unit == unit);
+        if let Some((at, step)) = gap.and_then(|gap| gaps.remove(gap)) {
+            self.named[at].moves[step].to = Some(to);
         }
     }
 

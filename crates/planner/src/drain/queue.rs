@@ -8,6 +8,7 @@ use model::{
 };
 
 use super::leave::{Class, class_of, class_of_release};
+use crate::scratch;
 
 /// Deadlines that fall within this of the first of them are acted on together, at the last of them: one
 /// plan sees everything that must go. None is acted on early, and none later than this.
@@ -245,7 +246,9 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
     part.stalled = part.progress_at.is_some_and(|at| now.since(at) >= limits.stall_after);
     let may_stay = !part.options.include_stateful && (part.options.ack_stateful || part.deadline_reached);
     if units == 0 {
-        let up = part.deadline_reached || replacements_are_up(txn, ix, part);
+        // What is copied from the node needs the node; past the deadline nothing is waited for.
+        let done_with = || replacements_are_up(txn, ix, part) && scratch::handed_over(txn, ix).is_empty();
+        let up = part.deadline_reached || done_with();
         if up && edge_is_gone(txn, ix, (epoch, part), facts) {
             end(part, Ending::Drained, now);
         }

@@ -5,9 +5,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Actual, Change, Cluster, ClusterId, Code, Desired, Drain, DrainNode, DrainOptions, Exit, Health,
-    Instance, InstanceId, Intent, Life, MemoryCaps, Meta, Millis, Node, NodeId, ProcessEpoch, Resources,
-    Roles, Rollout, RolloutState, Service, ServiceSpec, Time, Txn, spec::ServiceFile,
+    Actual, Change, Cluster, ClusterId, Code, Desired, Drain, DrainNode, DrainOptions, DrainState, Ending,
+    Exit, Health, Instance, InstanceId, Intent, Life, MemoryCaps, Meta, Millis, Node, NodeId, ProcessEpoch,
+    Resources, Roles, Rollout, RolloutState, Service, ServiceSpec, Time, Txn, spec::ServiceFile,
 };
 use planner::{
     Drains, Ids, Planned,
@@ -165,6 +165,15 @@ impl World {
             nodes: nodes.collect(),
         }));
         epoch
+    }
+
+    /// Somebody takes this node out of its drain.
+    pub fn change_drain_to_cancelled(&mut self, node: &str) {
+        let mut drain = self.cluster.last_drain_of(node).unwrap().clone();
+        for part in drain.nodes.iter_mut().filter(|part| part.node.as_str() == node) {
+            (part.state, part.ended_at) = (DrainState::Ended(Ending::Cancelled), Some(self.now));
+        }
+        self.cluster.apply(&Change::Drain(drain));
     }
 
     /// Starts moves for balance; returns how many.

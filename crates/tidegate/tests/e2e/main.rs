@@ -21,4 +21,5 @@ mod memory;
 mod node_kill;
 mod placing;
 mod rollout;
+mod scratch_data;
 mod services;

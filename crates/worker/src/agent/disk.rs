@@ -9,8 +9,8 @@ use std::{
 
 use model::{ClusterId, InstanceId, ServiceName, Term, VolumeId, spec::ServiceFile};
 use protocol::{
-    message::{Run, VolumeOrder},
-    node::{Ending, Memory, Note, Wanted},
+    message::{DiskFrom, Run, VolumeOrder},
+    node::{Copied, Ending, Memory, Note, Wanted},
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,12 @@ struct OrderFile {
     release: u32,
     slot: Option<u32>,
     volume: Option<(String, bool)>,
+    /// Whose scratch data it takes over, and where that is.
+    #[serde(default)]
+    disk_from: Option<(u64, String)>,
+    /// `due` or `not`, where that data has not come.
+    #[serde(default)]
+    copied: Option<String>,
     ports: Vec<u16>,
     spec: ServiceFile,
 }
@@ -66,6 +72,12 @@ pub(super) fn save_order(dir: &Path, id: InstanceId, note: Note, run: &Run, port
         release: run.release,
         slot: run.slot,
         volume: run.volume.as_ref().map(|volume| (volume.id.to_string(), volume.expected)),
+        disk_from: run.disk_from.as_ref().map(|from| (from.instance.0, from.api.clone())),
+        copied: match note.copied {
+            Copied::Due => Some("due".to_owned()),
+            Copied::Done => None,
+            Copied::Not => Some("not".to_owned()),
+        },
         ports: ports.to_vec(),
         spec: ServiceFile::of(run.service.as_str(), 0, &run.spec),
     };
@@ -95,6 +107,7 @@ pub(super) fn load_order(dir: &Path) -> io::Result<Kept> {
         release: file.release,
         slot: file.slot,
         volume,
+        disk_from: file.disk_from.map(|(id, api)| DiskFrom { instance: InstanceId(id), api }),
         spec: Arc::new(spec),
     };
     let over = match file.over.as_deref() {
@@ -103,7 +116,13 @@ pub(super) fn load_order(dir: &Path) -> io::Result<Kept> {
         Some("failed") => Some(Ending::Failed),
         Some(other) => return Err(io::Error::other(format!("{other:?} in {ORDER} is not known"))),
     };
-    let note = Note { order: file.order, wanted, ready: file.ready, over };
+    let copied = match file.copied.as_deref() {
+        None => Copied::Done,
+        Some("due") => Copied::Due,
+        Some("not") => Copied::Not,
+        Some(other) => return Err(io::Error::other(format!("{other:?} in {ORDER} is not known"))),
+    };
+    let note = Note { order: file.order, wanted, ready: file.ready, over, copied };
     Ok(Kept { id: InstanceId(file.id), note, run: Arc::new(run), ports: file.ports })
 }
 

@@ -9,14 +9,14 @@ use std::{
 use model::{Code, Exit, InstanceId, Time};
 use protocol::{
     message::{Down, DownBody, Run, Up},
-    node::{Input, Node, Note, Output, Process},
+    node::{CopyEnd, Input, Node, Note, Output, Process},
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use wire::Connection;
 
 use super::{
-    AgentConfig, AgentError, Clock, EdgeLink, NodeStats, disk,
+    AgentConfig, AgentError, Clock, EdgeLink, NodeStats, copy, disk,
     launch::{self, Failure, Plan, chain},
     link::{self, Link},
 };
@@ -56,6 +56,7 @@ struct Held {
     note: Note,
     handle: Option<Handle>,
     checks: CancellationToken,
+    copy: CancellationToken,
 }
 
 pub(super) struct Task {
@@ -236,6 +237,12 @@ impl Task {
                     self.dial();
                 }
             }
+            Output::Copy { id, note, what } => self.copy(id, note, what),
+            Output::GiveUpCopy { id } => {
+                if let Some(held) = self.held.get(&id) {
+                    held.copy.cancel();
+                }
+            }
             Output::Launch { id, note, run, what } => self.launch(id, note, run, what),
             Output::Note { id, note } => self.note(id, note),
             Output::Watch { id, run, what } => self.watch(id, run, what),
@@ -281,6 +288,28 @@ impl Task {
         }
     }
 
+    /// Brings scratch data here. What is ordered is on disk first, so that the next life goes on with it.
+    fn copy(&mut self, id: InstanceId, note: Note, what: Arc<Run>) {
+        let name = id.named(&what.service);
+        let dir = self.runtime.dir(&name);
+        let saved = std::fs::create_dir_all(&dir).and_then(|()| disk::save_order(&dir, id, note, &what, &[]));
+        let (checks, cancel) = (CancellationToken::new(), CancellationToken::new());
+        let (copy, order) = (cancel.clone(), what.clone());
+        self.held.insert(
+            id,
+            Held { name: name.clone(), what, run: 0, ports: vec![], note, handle: None, checks, copy },
+        );
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let end = match saved {
+                Ok(()) => copy::fetch(&order, &dir, DISK_FULL_AT, cancel).await,
+                Err(fault) => CopyEnd::Impossible { message: format!("{}: {fault}", dir.display()) },
+            };
+            tracing::info!("{name}: its scratch data: {end:?}");
+            let _ = events.send(Event::Input(Input::CopyEnded { id, end }));
+        });
+    }
+
     fn launch(&mut self, id: InstanceId, note: Note, run: u32, what: Arc<Run>) {
         let before = self.held.remove(&id);
         if let Some(held) = &before {
@@ -298,7 +327,8 @@ impl Task {
         let dir = self.runtime.dir(&name);
         let saved =
             std::fs::create_dir_all(&dir).and_then(|()| disk::save_order(&dir, id, note, &what, &ports));
-        self.held.insert(id, Held { name, what, run, ports, note, handle: None, checks });
+        let copy = CancellationToken::new();
+        self.held.insert(id, Held { name, what, run, ports, note, handle: None, checks, copy });
         if let Err(fault) = saved {
             let message = format!("its order cannot be written to {}: {fault}", dir.display());
             return self.launch_failed(id, run, Failure { code: Code::StartFailed, message });
@@ -464,8 +494,8 @@ impl Task {
             let process = self.found(id, run, adopted.found, &dir, &ports, halted);
             let name = id.named(&what.service);
             let handle = process.1;
-            let checks = CancellationToken::new();
-            self.held.insert(id, Held { name, what: what.clone(), run, ports, note, handle, checks });
+            let (checks, copy) = (CancellationToken::new(), CancellationToken::new());
+            self.held.insert(id, Held { name, what: what.clone(), run, ports, note, handle, checks, copy });
             self.handle(Input::Found { id, note, run: what, runs: run, process: process.0 });
         }
         let removed = self.runtime.cgroups().remove_empty();

@@ -1,0 +1,111 @@
+//! Records in the shape of version 1, for those that have another one today.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Code, Drain, DrainNode, DrainOptions, DrainState, NodeId, Time};
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct DrainV1 {
+    epoch: u64,
+    by: String,
+    from: String,
+    message: String,
+    meta: BTreeMap<String, String>,
+    created_at: Time,
+    nodes: Vec<DrainNodeV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct DrainNodeV1 {
+    node: NodeId,
+    options: DrainOptions,
+    state: DrainState,
+    started_at: Option<Time>,
+    deadline: Option<Time>,
+    deadline_reached: bool,
+    ended_at: Option<Time>,
+    total: u32,
+    progress_at: Option<Time>,
+    done: u32,
+    blocked: bool,
+    stalled: bool,
+    left: Vec<(String, Code)>,
+}
+
+impl From<DrainV1> for Drain {
+    fn from(old: DrainV1) -> Drain {
+        Drain {
+            epoch: old.epoch,
+            by: old.by,
+            from: old.from,
+            message: old.message,
+            meta: old.meta,
+            created_at: old.created_at,
+            nodes: old.nodes.into_iter().map(DrainNode::from).collect(),
+        }
+    }
+}
+
+impl From<DrainNodeV1> for DrainNode {
+    fn from(old: DrainNodeV1) -> DrainNode {
+        DrainNode {
+            node: old.node,
+            options: old.options,
+            state: old.state,
+            started_at: old.started_at,
+            deadline: old.deadline,
+            deadline_reached: old.deadline_reached,
+            ended_at: old.ended_at,
+            total: old.total,
+            progress_at: old.progress_at,
+            done: old.done,
+            blocked: old.blocked,
+            stalled: old.stalled,
+            left: old.left,
+            withdrawing_since: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Change, Cluster, decode_record};
+
+    #[test]
+    fn a_drain_of_version_1_is_read_with_what_it_had() {
+        let part = DrainNodeV1 {
+            node: NodeId::new("node-1"),
+            options: DrainOptions::default(),
+            state: DrainState::Draining,
+            started_at: Some(Time(5)),
+            deadline: None,
+            deadline_reached: false,
+            ended_at: None,
+            total: 4,
+            progress_at: Some(Time(6)),
+            done: 3,
+            blocked: false,
+            stalled: true,
+            left: vec![("instance/db-1".to_owned(), Code::VolumeLocal)],
+        };
+        let old = DrainV1 {
+            epoch: 7,
+            by: "anonymous".to_owned(),
+            from: String::new(),
+            message: "kernel".to_owned(),
+            meta: BTreeMap::from([("ticket".to_owned(), "OPS-1".to_owned())]),
+            created_at: Time(4),
+            nodes: vec![part],
+        };
+        let bytes = postcard::to_extend(&old, vec![1]).expect("it is written");
+        let change = decode_record(&Cluster::default(), "d/0000000000000007", Some(&bytes));
+        let Ok(Change::Drain(drain)) = change else { panic!("{change:?}") };
+        assert_eq!((drain.epoch, drain.nodes.len()), (7, 1));
+        assert_eq!((drain.nodes[0].total, drain.nodes[0].done), (4, 3));
+        assert_eq!(drain.nodes[0].withdrawing_since, None);
+        assert_eq!(drain.nodes[0].left.len(), 1);
+    }
+}
