@@ -112,7 +112,7 @@ fn encode<T: Serialize>(record: &T) -> Vec<u8> {
 
 fn encode_instance(cluster: &Cluster, instance: &Instance) -> Vec<u8> {
     let service = cluster.service(instance.service).map(|entry| entry.rec.name.clone());
-    encode(&Stored {
+    let stored = Stored {
         service: service.as_ref().map_or("", |name| name.as_str()),
         node: cluster.node(instance.node).rec.id.as_str(),
         release: instance.release,
@@ -132,7 +132,9 @@ fn encode_instance(cluster: &Cluster, instance: &Instance) -> Vec<u8> {
         created_at: instance.created_at,
         healthy_since: instance.healthy_since,
         ended_at: instance.ended_at,
-    })
+    };
+    // Behind what earlier binaries wrote and read: they find all of theirs, and we do without it.
+    encode(&(stored, instance.desired_since))
 }
 
 /// Reads one stored record back as the change that makes it. Nodes and services must have been
@@ -177,8 +179,12 @@ fn instance_id(rest: &str) -> Option<InstanceId> {
 }
 
 fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -> Result<Change, CodecError> {
-    let stored: Stored<'_> =
-        postcard::from_bytes(body(key, value)?).map_err(|source| malformed(key, source))?;
+    let (stored, rest): (Stored<'_>, &[u8]) =
+        postcard::take_from_bytes(body(key, value)?).map_err(|source| malformed(key, source))?;
+    let desired_since = match rest.is_empty() {
+        true => stored.created_at,
+        false => postcard::from_bytes(rest).map_err(|source| malformed(key, source))?,
+    };
     let dangling = |what: String| CodecError::Dangling { key: key.to_owned(), what };
     let service =
         cluster.service_ix(stored.service).ok_or_else(|| dangling(format!("service {}", stored.service)))?;
@@ -204,6 +210,7 @@ fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -
         created_at: stored.created_at,
         healthy_since: stored.healthy_since,
         ended_at: stored.ended_at,
+        desired_since,
     }))
 }
 
