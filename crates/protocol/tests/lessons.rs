@@ -321,3 +321,26 @@ fn each_wait_of_a_drain_says_since_when() {
     office.next_coordinator();
     assert_eq!(since(&office, "n1", "grace_period"), told);
 }
+
+#[test]
+fn lesson_39_the_audit_says_who_drained_and_cancelled_what_and_from_where() {
+    let mut office = Office::with_nodes(3);
+    office.run("job", 3, batch("job"));
+    let request = DrainRequest {
+        message: Some("kernel update".into()),
+        meta: Some([("ticket".to_owned(), "OPS-1".to_owned())].into()),
+        ..Default::default()
+    };
+    let epoch = office.drain_with(&["n1"], request).unwrap();
+    office.cancel("n1").unwrap();
+    office.next_coordinator();
+    let cluster = office.coordinator.cluster();
+    let drain = cluster.drain(epoch).unwrap();
+    assert_eq!((drain.by.as_str(), drain.from.as_str()), ("token:alice", "10.0.0.9:5000"));
+    assert_eq!((drain.message.as_str(), drain.meta["ticket"].as_str()), ("kernel update", "OPS-1"));
+    let said: Vec<_> = cluster.audit().map(|entry| (entry.who.as_str(), entry.from.as_str(), &entry.what)).collect();
+    let [.., (who, from, drained), (_, _, cancelled)] = said.as_slice() else { panic!("{said:?}") };
+    assert_eq!((*who, *from), ("token:alice", "10.0.0.9:5000"));
+    assert!(drained.contains("drain") && drained.contains("n1"), "{drained}");
+    assert!(cancelled.contains("cancel") && cancelled.contains("n1"), "{cancelled}");
+}

@@ -15,6 +15,7 @@ mod empty_store;
 mod fence;
 mod first_run;
 mod harness;
+mod lessons;
 mod logs_and_events;
 mod memory;
 mod node_kill;

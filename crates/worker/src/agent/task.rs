@@ -23,7 +23,7 @@ use super::{
 use crate::{
     host,
     ports::Ports,
-    runtime::{Ended, Found, Handle, Runtime},
+    runtime::{Ended, Found, Handle, Runtime, blocking},
     volumes::Volumes,
 };
 
@@ -77,6 +77,7 @@ pub(super) struct Task {
     left: bool,
     events: mpsc::UnboundedSender<Event>,
     coordinator: watch::Sender<Option<String>>,
+    syncer: disk::Syncer,
 }
 
 impl Task {
@@ -110,6 +111,7 @@ impl Task {
             left: false,
             events,
             coordinator,
+            syncer: disk::Syncer::start(),
             config,
         }
     }
@@ -300,6 +302,10 @@ impl Task {
         }
         let (runtime, volumes, events) = (self.runtime.clone(), self.volumes.clone(), self.events.clone());
         tokio::spawn(async move {
+            let synced = blocking(move || disk::sync_order(&dir)).await;
+            if let Err(fault) = synced {
+                tracing::warn!("the order of {} is not on disk for good: {fault}", plan.name());
+            }
             let event = match launch::launch(&runtime, &volumes, &plan).await {
                 Ok(handle) => Event::Started { id, run, handle },
                 Err(Failure { code, message }) => {
@@ -368,6 +374,7 @@ impl Task {
         if let Err(fault) = disk::save_order(&dir, id, note, &held.what, &held.ports) {
             tracing::error!("cannot write the order of {}: {fault}", held.name);
         }
+        self.syncer.later(dir);
     }
 
     fn watch(&mut self, id: InstanceId, run: u32, what: Arc<Run>) {
