@@ -5,7 +5,9 @@
 
 mod world;
 
-use model::{Actual, Change, Code, DrainOptions, Instance, InstanceId, Intent, Millis, RolloutState, spec::ServiceFile};
+use model::{
+    Actual, Change, Code, DrainOptions, Instance, InstanceId, Intent, Millis, RolloutState, spec::ServiceFile,
+};
 use world::{World, file};
 
 fn options() -> DrainOptions {

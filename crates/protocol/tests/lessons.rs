@@ -129,7 +129,10 @@ fn lesson_16_of_two_requests_that_race_only_one_passes() {
     office.store = StoreIs::Away;
     let drain = |node: &str| Request::Drain(DrainRequest { nodes: vec![node.into()], ..Default::default() });
     let (one, two) = (office.asks(drain("n1")), office.asks(drain("n2")));
-    assert!(office.reply(one).is_none() && office.reply(two).is_none(), "nothing is said before it is stored");
+    assert!(
+        office.reply(one).is_none() && office.reply(two).is_none(),
+        "nothing is said before it is stored"
+    );
     office.store = StoreIs::Well;
     office.second();
     assert_eq!(office.reply(one), Some(&Ok(Answer::Draining(1))));
@@ -338,7 +341,8 @@ fn lesson_39_the_audit_says_who_drained_and_cancelled_what_and_from_where() {
     let drain = cluster.drain(epoch).unwrap();
     assert_eq!((drain.by.as_str(), drain.from.as_str()), ("token:alice", "10.0.0.9:5000"));
     assert_eq!((drain.message.as_str(), drain.meta["ticket"].as_str()), ("kernel update", "OPS-1"));
-    let said: Vec<_> = cluster.audit().map(|entry| (entry.who.as_str(), entry.from.as_str(), &entry.what)).collect();
+    let said: Vec<_> =
+        cluster.audit().map(|entry| (entry.who.as_str(), entry.from.as_str(), &entry.what)).collect();
     let [.., (who, from, drained), (_, _, cancelled)] = said.as_slice() else { panic!("{said:?}") };
     assert_eq!((*who, *from), ("token:alice", "10.0.0.9:5000"));
     assert!(drained.contains("drain") && drained.contains("n1"), "{drained}");

@@ -90,7 +90,9 @@ async fn by_drain(api: &Api, from: &str, to: &str) -> anyhow::Result<f64> {
             let mut v: Vec<String> = all.iter().filter_map(|i| f(i)).map(|t| t[17..].to_owned()).collect();
             v.sort();
             let n = v.len();
-            if n == 0 { return "none".to_owned() }
+            if n == 0 {
+                return "none".to_owned();
+            }
             format!("n={n} min {} p50 {} max {}", v[0], v[n / 2], v[n - 1])
         };
         eprintln!("drain start {:?} end {:?} took {took}", ended.started_at, ended.ended_at);

@@ -191,7 +191,8 @@ impl Stage {
         let (data, api) = (self.dir.path().join(name), SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)));
         let first = PORTS_FROM + number * PORTS_PER_NODE;
         let last = first + PORTS_PER_NODE - 1;
-        let store = if roles.contains(&"coordinator") { format!("[store]\n{store}\n") } else { String::new() };
+        let store =
+            if roles.contains(&"coordinator") { format!("[store]\n{store}\n") } else { String::new() };
         let text = format!(
             "[node]\nid = \"{name}\"\nroles = {roles:?}\ndata_dir = {data:?}\nmemory = \"8GiB\"\ncpu = 2000\n\
              ports = \"{first}-{last}\"\n[listen]\napi = \"{api}\"\nrpc = \"{rpc}\"\n\
@@ -204,7 +205,10 @@ impl Stage {
     }
 
     fn daemon(&mut self, name: &str) -> anyhow::Result<&mut Daemon> {
-        self.daemons.iter_mut().find(|daemon| daemon.name == name).with_context(|| format!("no daemon {name}"))
+        self.daemons
+            .iter_mut()
+            .find(|daemon| daemon.name == name)
+            .with_context(|| format!("no daemon {name}"))
     }
 
     pub fn api(&self, name: &str) -> anyhow::Result<Api> {

@@ -19,7 +19,9 @@ use protocol::{
         Answer, ApiError, Apply, Asked, ConnId, Coordinator, DrainRequest, Input, Op, Output, Request,
         RequestId, Start, Stored,
     },
-    message::{Down, DownBody, EdgeReport, Heartbeat, Hello, Inventory, Order, Run, Status, Up, UpBody, What},
+    message::{
+        Down, DownBody, EdgeReport, Heartbeat, Hello, Inventory, Order, Run, Status, Up, UpBody, What,
+    },
 };
 
 pub const TIMING: Timing = Timing {
@@ -179,8 +181,10 @@ impl Office {
         let conn = ConnId(self.conns);
         let node = self.nodes.get_mut(name).unwrap();
         (node.conn, node.seq) = (Some(conn), 1);
-        let inventory =
-            node.has.values().map(|(service, status)| Inventory { service: service.clone(), status: status.clone() });
+        let inventory = node
+            .has
+            .values()
+            .map(|(service, status)| Inventory { service: service.clone(), status: status.clone() });
         let hello = Hello {
             node: NodeId::new(name),
             life: node.life,
@@ -415,7 +419,8 @@ impl FakeNode {
         }
         for (id, order) in std::mem::take(&mut self.undone) {
             let known = self.has.get(&id).map(|(_, status)| (status.order, status.actual));
-            let done = known.is_some_and(|(revision, actual)| revision >= order.revision && actual != Actual::Starting);
+            let done = known
+                .is_some_and(|(revision, actual)| revision >= order.revision && actual != Actual::Starting);
             match (&order.what, known) {
                 (What::Forget, _) => {
                     self.has.remove(&id);
@@ -483,7 +488,11 @@ impl FakeNode {
     }
 
     /// What it would have said in an earlier life, over its present connection.
-    pub fn word_of(&mut self, epoch: ProcessEpoch, serves: Option<protocol::message::SetRevision>) -> (ConnId, Up) {
+    pub fn word_of(
+        &mut self,
+        epoch: ProcessEpoch,
+        serves: Option<protocol::message::SetRevision>,
+    ) -> (ConnId, Up) {
         self.seq += 1;
         let edge = EdgeReport { serves, failed: vec![] };
         let heartbeat = Heartbeat { epoch, edge, ..Heartbeat::default() };

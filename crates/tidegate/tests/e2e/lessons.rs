@@ -121,7 +121,8 @@ async fn lesson_39_who_drained_it_and_why_is_said_during_and_after_and_under_the
     let mut cluster = Cluster::start(2, Pace::Steady).await;
     cluster.apply(&with_program("job", "exec sleep 1000", "kind = \"batch\"")).await;
     let job = cluster.api.until_ready("job", 1).await.remove(0);
-    let drain = ["node", "drain", &job.node, "--message", "kernel update", "--meta", "ticket=OPS-1", "--detach"];
+    let drain =
+        ["node", "drain", &job.node, "--message", "kernel update", "--meta", "ticket=OPS-1", "--detach"];
     let done = cluster.run(&drain).await;
     assert_eq!(done.code, 0, "{}", done.stderr);
     let during = until_drain(&cluster.api, &job.node, "going", |drain| drain.state == "draining").await;

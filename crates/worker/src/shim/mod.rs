@@ -203,7 +203,8 @@ fn start(dir: &Path, launch: &LaunchRecord, run: &mut RunRecord) -> Result<Start
     charge.started(main);
     run.child_pid = Some(main.as_raw_nonzero().get());
     run.child_start = sys::proc_stat(main.as_raw_nonzero().get()).map(|s| s.start_time);
-    let threads = record::write_now(dir, run).and_then(|()| threads(dir, launch, &charge, output, listener, run));
+    let threads =
+        record::write_now(dir, run).and_then(|()| threads(dir, launch, &charge, output, listener, run));
     match threads {
         Ok(log_done) => Ok(Started { charge, main, log_done }),
         Err(e) => {
