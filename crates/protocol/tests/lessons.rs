@@ -119,6 +119,10 @@ fn lesson_15_what_was_under_way_for_a_cancelled_drain_does_not_complete_the_next
     office.let_it_run();
     assert_eq!((office.part(first, "n1"), office.part(second, "n1")), ("cancelled", "draining"));
     assert_eq!(codes(&office, second, "n1"), ["batch_running"], "its own work is not done");
+    let force = DrainRequest { deadline: Some(Some(Millis(0))), ..Default::default() };
+    office.drain_with(&["n1"], force).unwrap();
+    office.let_it_run();
+    assert_eq!((office.part(first, "n1"), office.part(second, "n1")), ("cancelled", "drained"));
 }
 
 #[test]

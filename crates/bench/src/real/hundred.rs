@@ -84,23 +84,6 @@ async fn by_drain(api: &Api, from: &str, to: &str) -> anyhow::Result<f64> {
     let ended = api.until_drained(from, ASK_EVERY).await?;
     let took = begun.elapsed().as_secs_f64();
     ensure!(ended.done as usize == COUNT, "{} of {COUNT} moved", ended.done);
-    if std::env::var_os("DBG").is_some() {
-        let all = api.instances("web").await?;
-        let col = |f: &dyn Fn(&server::view::InstanceView) -> Option<String>| {
-            let mut v: Vec<String> = all.iter().filter_map(|i| f(i)).map(|t| t[17..].to_owned()).collect();
-            v.sort();
-            let n = v.len();
-            if n == 0 {
-                return "none".to_owned();
-            }
-            format!("n={n} min {} p50 {} max {}", v[0], v[n / 2], v[n - 1])
-        };
-        eprintln!("drain start {:?} end {:?} took {took}", ended.started_at, ended.ended_at);
-        eprintln!(" new created {}", col(&|i| (i.node == to).then(|| i.created_at.clone())));
-        eprintln!(" new healthy {}", col(&|i| if i.node == to { i.healthy_since.clone() } else { None }));
-        let since = on.iter().map(|i| i.id.clone()).collect::<Vec<_>>();
-        eprintln!(" old ended {}", col(&|i| if since.contains(&i.id) { i.ended_at.clone() } else { None }));
-    }
     Ok(took)
 }
 
