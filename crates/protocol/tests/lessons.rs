@@ -62,13 +62,15 @@ fn lesson_11_nobody_is_told_to_stop_before_every_edge_has_confirmed() {
 
 #[test]
 fn lesson_14_a_drain_goes_on_under_the_next_coordinator_from_wherever_it_was_and_stops_each_once() {
-    for seconds in 0..12 {
+    for (seconds, confirms) in (0..12).flat_map(|seconds| [(seconds, true), (seconds, false)]) {
         let mut office = Office::with_nodes(3);
         office.run("web", 6, at_edge("web"));
         let old = office.on("n1");
+        office.manners("n3").confirms = confirms;
         let epoch = office.drain(&["n1"]).unwrap();
         office.seconds(seconds);
         office.next_coordinator();
+        office.manners("n3").confirms = true;
         for _ in 0..30 {
             office.second();
             assert!(office.available("web") >= 6, "killed after {seconds} s");
@@ -233,6 +235,8 @@ fn lesson_20_no_time_frees_an_owner() {
     assert_eq!(office.health("n1"), "offline");
     let elsewhere = office.on("n2").len() + office.on("n3").len();
     assert_eq!((elsewhere, office.on("n1").len()), (2, 1), "it may still run there");
+    let owner = office.coordinator.cluster().instance(office.on("n1")[0]).unwrap();
+    assert!(owner.is_wanted(), "and is still the one that is wanted: {owner:?}");
 }
 
 #[test]
