@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use jiff::Timestamp;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::{
@@ -19,7 +20,7 @@ use tokio::{
 
 use super::{
     machine_load, median,
-    stage::{Api, Setup, Stage, free_port, until},
+    stage::{Api, Setup, Stage, cpu_seconds, free_port, until},
 };
 use crate::report::{Bar, Report};
 
@@ -47,16 +48,27 @@ pub async fn run(report: &mut Report) -> anyhow::Result<()> {
     api.put_service("web", service(&stage.binary)?).await?;
     api.until_ready("web", COUNT).await.context("a hundred instances on n1")?;
     let (mut floors, mut drains, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ready, mut hand_cpu, mut drain_cpu) = (Vec::new(), Vec::new(), Vec::new());
+    let own_cpu = || cpu_seconds(std::process::id()).unwrap_or(f64::NAN);
     for round in 0..ROUNDS {
+        let before = own_cpu();
         let floor = by_hand(&stage.binary).await.context("by hand")?;
+        // It moves two hundred, of which one hundred are measured.
+        hand_cpu.push((own_cpu() - before) / 2.0);
         let (from, to) = if round % 2 == 0 { ("n1", "n2") } else { ("n2", "n1") };
-        let drain = by_drain(&api, from, to).await?;
+        let before = stage.cpu_seconds();
+        let (drain, all_ready) = by_drain(&api, from, to).await?;
+        drain_cpu.push(stage.cpu_seconds() - before);
         floors.push(floor);
         drains.push(drain);
+        ready.push(all_ready);
         ratios.push(drain / floor);
     }
     report.line("moving_100_processes_by_hand", median(&floors), "s", Bar::None);
     report.line("moving_100_processes_by_drain", median(&drains), "s", Bar::None);
+    report.line("moving_100_processes_until_all_ready", median(&ready), "s", Bar::None);
+    report.line("moving_100_processes_cpu_by_hand", median(&hand_cpu), "cpu s", Bar::None);
+    report.line("moving_100_processes_cpu_by_drain", median(&drain_cpu), "cpu s", Bar::None);
     report.line(NAME, median(&ratios), "x", Bar::AtMost(1.5));
     report.line("moving_100_processes_machine_load", machine_load(), "", Bar::None);
     Ok(())
@@ -74,8 +86,8 @@ fn service(binary: &Path) -> anyhow::Result<serde_json::Value> {
     }))
 }
 
-/// From the drain's acceptance to `drained`.
-async fn by_drain(api: &Api, from: &str, to: &str) -> anyhow::Result<f64> {
+/// From the drain's acceptance to `drained`, and until the last replacement was ready.
+async fn by_drain(api: &Api, from: &str, to: &str) -> anyhow::Result<(f64, f64)> {
     let on = api.until_ready("web", COUNT).await?;
     ensure!(on.iter().all(|instance| instance.node == from), "not all hundred are on {from}");
     api.intend(to, "active").await?;
@@ -84,7 +96,14 @@ async fn by_drain(api: &Api, from: &str, to: &str) -> anyhow::Result<f64> {
     let ended = api.until_drained(from, ASK_EVERY).await?;
     let took = begun.elapsed().as_secs_f64();
     ensure!(ended.done as usize == COUNT, "{} of {COUNT} moved", ended.done);
-    Ok(took)
+    let started: Timestamp = ended.started_at.context("it started")?.parse()?;
+    let mut last = started;
+    for instance in api.instances("web").await?.iter().filter(|instance| instance.node == to) {
+        if let Some(since) = &instance.healthy_since {
+            last = last.max(since.parse()?);
+        }
+    }
+    Ok((took, last.duration_since(started).as_secs_f64()))
 }
 
 /// The same, by somebody who knows all that there is to know: the others are started and watched until

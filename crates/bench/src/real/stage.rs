@@ -21,6 +21,8 @@ use worker::{
 
 /// How long anything may take before the bench gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// What `/proc` counts processor time in, on every Linux.
+const PROC_TICKS_PER_SECOND: f64 = 100.0;
 /// Instances of one node have this many ports.
 const PORTS_PER_NODE: u16 = 300;
 /// Below those that Linux gives to outgoing connections, above those that tests use.
@@ -228,6 +230,12 @@ impl Stage {
         Ok(())
     }
 
+    /// What all daemons have used of the processors, with everything that they started and that has ended.
+    pub fn cpu_seconds(&self) -> f64 {
+        let pids = self.daemons.iter().filter_map(|daemon| Some(daemon.child.as_ref()?.id()));
+        pids.filter_map(cpu_seconds).sum()
+    }
+
     /// SIGKILL; returns when it is gone.
     pub fn kill(&mut self, name: &str) -> anyhow::Result<()> {
         if let Some(mut child) = self.daemon(name)?.child.take() {
@@ -236,6 +244,14 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+/// Of a process and of its children that were waited for.
+pub fn cpu_seconds(pid: u32) -> Option<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let ticks = fields.split(' ').skip(11).take(4).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>();
+    Some(ticks / PROC_TICKS_PER_SECOND)
 }
 
 impl Drop for Stage {
