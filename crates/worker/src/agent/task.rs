@@ -302,11 +302,17 @@ impl Task {
         }
         let (runtime, volumes, events) = (self.runtime.clone(), self.volumes.clone(), self.events.clone());
         tokio::spawn(async move {
-            let synced = blocking(move || disk::sync_order(&dir)).await;
-            if let Err(fault) = synced {
-                tracing::warn!("the order of {} is not on disk for good: {fault}", plan.name());
-            }
-            let event = match launch::launch(&runtime, &volumes, &plan).await {
+            let order = dir.clone();
+            let synced = blocking(move || disk::sync_order(&order)).await;
+            let synced = synced.map_err(|fault| Failure {
+                code: Code::StartFailed,
+                message: format!("its order does not reach the disk in {}: {fault}", dir.display()),
+            });
+            let launched = match synced {
+                Ok(()) => launch::launch(&runtime, &volumes, &plan).await,
+                Err(failure) => Err(failure),
+            };
+            let event = match launched {
                 Ok(handle) => Event::Started { id, run, handle },
                 Err(Failure { code, message }) => {
                     Event::Input(Input::LaunchFailed { id, run, code, message })

@@ -8,7 +8,9 @@
 //!
 //! Each holds the run's number: a file of an earlier run says nothing about this one. Each holds a
 //! version: fields may be added under the same version (unknown ones are ignored), a higher one is refused
-//! in words. All are written to the side, synced and renamed; a reader sees a whole file or none.
+//! in words. All are written to the side and renamed; a reader sees a whole file or none. All are synced
+//! before anybody acts on them, but for the pid in `run.json`, which means nothing after a loss of power: that
+//! one is synced after the daemon was told.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
