@@ -34,6 +34,7 @@ enum Task {
     /// million instances of the others.
     ///
     /// Absolute times are those of this machine and of what else it does: its load is printed beside them.
+    /// What real daemons write goes to a directory below TMPDIR; in /dev/shm the disk is out of the figure.
     Bench {
         /// Only those whose name contains this.
         #[arg(default_value = "")]

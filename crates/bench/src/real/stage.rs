@@ -116,7 +116,17 @@ impl Api {
         let ended = until(&format!("{node} to be drained"), every, async || {
             Ok(Some(self.drain_of(node).await?).filter(|drain| drain.ended_at.is_some()))
         })
-        .await?;
+        .await;
+        let ended = match ended {
+            Ok(ended) => ended,
+            Err(fault) => {
+                let left = self.drain_of(node).await?;
+                let waits = left.waits.iter().map(|wait| format!("{} {}", wait.code, wait.message));
+                let blocked = left.blockers.iter().map(|one| format!("{} {}", one.code, one.message));
+                let why: std::collections::BTreeSet<String> = waits.chain(blocked).collect();
+                return Err(fault.context(format!("{} of {} have left: {why:?}", left.done, left.total)));
+            }
+        };
         ensure!(ended.state == "drained", "the drain of {node} ended {}", ended.state);
         Ok(ended)
     }
