@@ -139,13 +139,17 @@ fn drop_unhealthy_replacements(plan: &mut Plan<'_, '_>) {
     }
 }
 
-/// How many replacements of instances on draining nodes have failed lately.
+/// How many replacements of instances on draining nodes have failed lately, since one last got healthy: a
+/// few that fail among a hundred that do not are tried again, and no reason to ask a person.
 fn failed_replacements(plan: &Plan<'_, '_>, release: u32) -> usize {
+    let well = plan.instances().filter(|i| i.is_available() && i.replaces.is_some() && i.release == release);
+    let last_well = well.map(|instance| instance.created_at).max();
     let failed = plan.instances().filter(|instance| {
         let failed = instance.actual == Actual::Failed || instance.reason == Some(Code::Unhealthy);
         let lately = plan.now.since(instance.created_at) < REPLACEMENT_WINDOW;
         failed
             && lately
+            && last_well.is_none_or(|well| instance.created_at > well)
             && !instance.is_wanted()
             && instance.replaces.is_some()
             && instance.release == release

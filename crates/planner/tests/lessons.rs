@@ -130,6 +130,29 @@ fn lesson_08_a_replacement_that_crashes_is_a_verdict_against_it_and_not_for_goin
 }
 
 #[test]
+fn lesson_08_a_few_replacements_that_fail_among_many_that_do_not_are_tried_again_and_need_nobody() {
+    let mut world = World::with_nodes(3);
+    let mut web = file("web");
+    (web.memory, web.migrate.max_parallel) = ("8MiB".into(), 20);
+    world.apply(&web, 60);
+    world.let_it_run();
+    world.drain(&["n1"], options());
+    world.plan();
+    let new: Vec<InstanceId> =
+        world.wanted("web").iter().filter(|i| i.replaces.is_some()).map(|i| i.id).collect();
+    assert_eq!(new.len(), 20);
+    new.into_iter().take(3).for_each(|id| world.fail(id, Code::CrashLooping));
+    for _ in 0..10 {
+        world.become_ready();
+        world.plan();
+        world.stop_leavers();
+        world.pass(Millis::secs(30));
+        world.plan();
+    }
+    assert_eq!((world.drain_state("n1"), on(&world, "n1")), ("drained", 0), "{}", world.reasons("web"));
+}
+
+#[test]
 fn lesson_12_a_drain_in_the_middle_of_a_rollout_leaves_the_rollout_whole() {
     for drained in ["n1", "n2", "n3"] {
         for after in 0..8 {
