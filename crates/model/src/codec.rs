@@ -141,9 +141,10 @@ fn encode_instance(cluster: &Cluster, instance: &Instance) -> Vec<u8> {
         healthy_since: instance.healthy_since,
         ended_at: instance.ended_at,
     };
+    // Behind what earlier binaries wrote and read: they find all of theirs, and we do without it.
     match instance.scratch {
-        Scratch::Own => encode(&stored),
-        scratch => encode_2(&(scratch, stored)),
+        Scratch::Own => encode(&(stored, instance.desired_since)),
+        scratch => encode_2(&(scratch, stored, instance.desired_since)),
     }
 }
 
@@ -189,11 +190,18 @@ fn instance_id(rest: &str) -> Option<InstanceId> {
 }
 
 fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -> Result<Change, CodecError> {
-    let read = match value.split_first() {
-        Some((&VERSION_2, body)) => postcard::from_bytes(body),
-        _ => postcard::from_bytes(body(key, value)?).map(|stored| (Scratch::Own, stored)),
+    let (scratch, stored, desired_since): (Scratch, Stored<'_>, Time) = match value.split_first() {
+        Some((&VERSION_2, body)) => postcard::from_bytes(body).map_err(|source| malformed(key, source))?,
+        _ => {
+            let (stored, rest): (Stored<'_>, &[u8]) =
+                postcard::take_from_bytes(body(key, value)?).map_err(|source| malformed(key, source))?;
+            let since = match rest.is_empty() {
+                true => stored.created_at,
+                false => postcard::from_bytes(rest).map_err(|source| malformed(key, source))?,
+            };
+            (Scratch::Own, stored, since)
+        }
     };
-    let (scratch, stored): (Scratch, Stored<'_>) = read.map_err(|source| malformed(key, source))?;
     let dangling = |what: String| CodecError::Dangling { key: key.to_owned(), what };
     let service =
         cluster.service_ix(stored.service).ok_or_else(|| dangling(format!("service {}", stored.service)))?;
@@ -220,6 +228,7 @@ fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -
         created_at: stored.created_at,
         healthy_since: stored.healthy_since,
         ended_at: stored.ended_at,
+        desired_since,
     }))
 }
 

@@ -114,6 +114,8 @@ pub struct Instance {
     pub created_at: Time,
     pub healthy_since: Option<Time>,
     pub ended_at: Option<Time>,
+    /// When `desired` took its value; kept by [`Txn::put`](crate::Txn::put).
+    pub desired_since: Time,
 }
 
 impl Instance {
@@ -147,6 +149,7 @@ impl Instance {
             created_at: now,
             healthy_since: None,
             ended_at: None,
+            desired_since: now,
         }
     }
 

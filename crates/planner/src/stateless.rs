@@ -205,7 +205,8 @@ fn drop_unhealthy_replacements(plan: &mut Plan<'_, '_>) {
     }
 }
 
-/// How many replacements of instances on draining nodes have failed lately.
+/// How many replacements of instances on draining nodes have failed lately, since one last got healthy: a
+/// few that fail among a hundred that do not are tried again, and no reason to ask a person.
 fn failed_replacements(plan: &Plan<'_, '_>, release: u32) -> usize {
     let failed = plan.unsettled().filter(|instance| {
         let failed = instance.actual == Actual::Failed || instance.reason == Some(Code::Unhealthy);
@@ -216,7 +217,14 @@ fn failed_replacements(plan: &Plan<'_, '_>, release: u32) -> usize {
             && instance.replaces.is_some()
             && instance.release == release
     });
-    failed.count()
+    let failed: Vec<model::Time> = failed.map(|instance| instance.created_at).collect();
+    if failed.len() < REPLACEMENT_TRIES_MAX {
+        // Too few to matter: the service need not be gone through for the others.
+        return failed.len();
+    }
+    let well = plan.instances().filter(|i| i.is_available() && i.replaces.is_some() && i.release == release);
+    let last_well = well.map(|instance| instance.created_at).max();
+    failed.into_iter().filter(|created_at| last_well.is_none_or(|well| *created_at > well)).count()
 }
 
 /// How many of a service may be on the move: one budget for rollouts and drains.

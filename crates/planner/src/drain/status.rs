@@ -129,7 +129,9 @@ fn unit(
     let started = part.started_at;
     let (code, blocks, message, since) = match class {
         _ if part.state == DrainState::Queued => {
-            (Code::DrainQueued, false, "its node waits for its turn".to_owned(), None)
+            let node = cluster.node(instance.node).drain.as_ref();
+            let asked = node.and_then(|drain| cluster.drain(drain.epoch)).map(|drain| drain.created_at);
+            (Code::DrainQueued, false, "its node waits for its turn".to_owned(), asked)
         }
         Class::Stateful if !part.options.include_stateful => {
             let message = "its data is on a volume of this node".to_owned();
@@ -138,11 +140,11 @@ fn unit(
         _ if instance.desired == Desired::Draining => {
             let edges = (seen.edges_left)(instance.id);
             let message = format!("{edges} edges have not confirmed that they send nothing there");
-            (Code::EdgeConfirming, false, message, None)
+            (Code::EdgeConfirming, false, message, Some(instance.desired_since))
         }
         _ if instance.desired == Desired::Stopped => {
             let message = "told to stop; its node has not said that it has".to_owned();
-            (Code::GracePeriod, false, message, None)
+            (Code::GracePeriod, false, message, Some(instance.desired_since))
         }
         Class::Stateless | Class::Stateful | Class::System
             if let Some(Paused { code, since }) = seen.paused.filter(|_| replacement.is_none()) =>

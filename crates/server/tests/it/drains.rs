@@ -221,6 +221,7 @@ async fn nodes_of_one_drain_are_closed_at_once_and_take_turns() {
         ("draining", vec![("node-2", "draining"), ("node-1", "queued")])
     );
     assert_eq!(drain.nodes[1].waits[0].code, "drain_queued");
+    assert_eq!(drain.nodes[1].waits[0].since.as_ref(), Some(&drain.created_at));
     let by_state = &daemon.get("/v1/status").await["nodes"]["by_state"];
     assert_eq!(*by_state, json!({"active": 1, "draining": 1, "queued": 1}));
     assert_eq!(daemon.get("/v1/nodes/node-1").await["state"], "queued");

@@ -16,6 +16,7 @@ mod fence;
 mod first_run;
 mod harness;
 mod leaving;
+mod lessons;
 mod logs_and_events;
 mod memory;
 mod node_kill;

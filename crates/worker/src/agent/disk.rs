@@ -14,7 +14,7 @@ use protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::sys::write_atomic;
+use crate::sys::{self, write_atomic, write_for_this_boot};
 
 const VERSION: u32 = 1;
 const ORDER: &str = "order.json";
@@ -53,6 +53,8 @@ pub(super) struct Kept {
     pub ports: Vec<u16>,
 }
 
+/// The next daemon finds it; a loss of power only after [`sync_order`]. A disk takes milliseconds for
+/// that, and a hundred orders at once would keep the node from everything else.
 pub(super) fn save_order(dir: &Path, id: InstanceId, note: Note, run: &Run, ports: &[u16]) -> io::Result<()> {
     let wanted = match note.wanted {
         Wanted::Run => "run",
@@ -81,7 +83,42 @@ pub(super) fn save_order(dir: &Path, id: InstanceId, note: Note, run: &Run, port
         ports: ports.to_vec(),
         spec: ServiceFile::of(run.service.as_str(), 0, &run.spec),
     };
-    write_atomic(&dir.join(ORDER), &serde_json::to_vec_pretty(&file)?)
+    write_for_this_boot(&dir.join(ORDER), &serde_json::to_vec_pretty(&file)?)
+}
+
+/// Returns when the order is there for good: before a process is started for it.
+pub(super) fn sync_order(dir: &Path) -> io::Result<()> {
+    sys::sync(&dir.join(ORDER))
+}
+
+/// Brings later notes to the disk, one after the other, beside everything else. They are for the next
+/// daemon of this boot; after a loss of power nothing runs and the coordinator orders anew.
+pub(super) struct Syncer(std::sync::mpsc::Sender<PathBuf>);
+
+impl Syncer {
+    pub fn start() -> Syncer {
+        let (sender, dirs) = std::sync::mpsc::channel::<PathBuf>();
+        std::thread::spawn(move || {
+            while let Ok(first) = dirs.recv() {
+                let mut due = std::collections::BTreeSet::from([first]);
+                due.extend(dirs.try_iter());
+                for dir in due {
+                    // Gone already is as good.
+                    if let Err(fault) = sync_order(&dir)
+                        && fault.kind() != io::ErrorKind::NotFound
+                    {
+                        tracing::warn!("{} is not on disk for good: {fault}", dir.join(ORDER).display());
+                    }
+                }
+            }
+        });
+        Syncer(sender)
+    }
+
+    pub fn later(&self, dir: PathBuf) {
+        // Its thread ends with us.
+        let _ = self.0.send(dir);
+    }
 }
 
 /// Reads an order back; what cannot be read is said, never guessed.

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     host,
     ports::Ports,
-    runtime::{Ended, Found, Handle, Runtime},
+    runtime::{Ended, Found, Handle, Runtime, blocking},
     volumes::Volumes,
 };
 
@@ -78,6 +78,7 @@ pub(super) struct Task {
     left: bool,
     events: mpsc::UnboundedSender<Event>,
     coordinator: watch::Sender<Option<String>>,
+    syncer: disk::Syncer,
 }
 
 impl Task {
@@ -111,6 +112,7 @@ impl Task {
             left: false,
             events,
             coordinator,
+            syncer: disk::Syncer::start(),
             config,
         }
     }
@@ -335,7 +337,17 @@ impl Task {
         }
         let (runtime, volumes, events) = (self.runtime.clone(), self.volumes.clone(), self.events.clone());
         tokio::spawn(async move {
-            let event = match launch::launch(&runtime, &volumes, &plan).await {
+            let order = dir.clone();
+            let synced = blocking(move || disk::sync_order(&order)).await;
+            let synced = synced.map_err(|fault| Failure {
+                code: Code::StartFailed,
+                message: format!("its order does not reach the disk in {}: {fault}", dir.display()),
+            });
+            let launched = match synced {
+                Ok(()) => launch::launch(&runtime, &volumes, &plan).await,
+                Err(failure) => Err(failure),
+            };
+            let event = match launched {
                 Ok(handle) => Event::Started { id, run, handle },
                 Err(Failure { code, message }) => {
                     Event::Input(Input::LaunchFailed { id, run, code, message })
@@ -403,6 +415,7 @@ impl Task {
         if let Err(fault) = disk::save_order(&dir, id, note, &held.what, &held.ports) {
             tracing::error!("cannot write the order of {}: {fault}", held.name);
         }
+        self.syncer.later(dir);
     }
 
     fn watch(&mut self, id: InstanceId, run: u32, what: Arc<Run>) {
