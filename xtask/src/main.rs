@@ -24,6 +24,17 @@ enum Task {
         seeds: u64,
     },
     /// The figures of design.md section 11, one line each: name, value, unit, bar, verdict.
+    ///
+    /// With the planner and the coordinator alone: placing_1m_instances_on_10k_nodes, commit_redb,
+    /// commit_etcd_3_members, taking_office_cold_1m_etcd, idle_tick_1m_instances_mean,
+    /// deciding_a_drain_of_1000_of_1m.
+    ///
+    /// With the release binary and real processes: moving_100_processes_over_floor,
+    /// requests_failed_while_nodes_drain, coordinator_killed_until_drain_goes_on. Named alone they skip the
+    /// million instances of the others.
+    ///
+    /// Absolute times are those of this machine and of what else it does: its load is printed beside them.
+    /// What real daemons write goes to a directory below TMPDIR; in /dev/shm the disk is out of the figure.
     Bench {
         /// Only those whose name contains this.
         #[arg(default_value = "")]

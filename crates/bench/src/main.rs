@@ -4,6 +4,7 @@
 mod draining;
 mod office;
 mod placing;
+mod real;
 mod report;
 mod stores;
 
@@ -12,6 +13,10 @@ use report::Report;
 fn main() -> anyhow::Result<()> {
     let filter = std::env::args().nth(1).unwrap_or_default();
     let mut report = Report::new(filter);
+    real::run(&mut report)?;
+    if report.names_only(&real::NAMES) {
+        return report.finish();
+    }
     let mut cluster = placing::run(&mut report);
     office::settle_instances(&mut cluster);
     stores::run(&mut report, &cluster)?;

@@ -26,6 +26,11 @@ impl Report {
         name.contains(&self.filter)
     }
 
+    /// The filter is one of these, or the beginning of one: nothing else is meant.
+    pub fn names_only(&self, names: &[&str]) -> bool {
+        !self.filter.is_empty() && names.iter().any(|name| name.starts_with(&self.filter))
+    }
+
     pub fn line(&mut self, name: &str, value: f64, unit: &str, bar: Bar) {
         let (shown, met) = match bar {
             Bar::AtLeast(bar) => (format!(">= {}", number(bar)), Some(value >= bar)),

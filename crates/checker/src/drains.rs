@@ -121,11 +121,23 @@ fn now_is(after: &Cluster, part: &DrainNode, state: DrainState) -> Option<(u32, 
         {
             Some((6, "is drained and its edge was not told to withdraw"))
         }
+        DrainState::Ended(Ending::Drained) if !part.deadline_reached && is_copied_from(after, ix) => {
+            Some((6, "is drained and scratch data is still copied from it"))
+        }
         DrainState::Ended(Ending::Drained | Ending::DrainedExcept | Ending::NodeLost) if !out => {
             Some((4, "is through its drain and not out"))
         }
         DrainState::Ended(_) => None,
     }
+}
+
+/// Somebody waits for what an instance has left on this node.
+fn is_copied_from(cluster: &Cluster, node: NodeIx) -> bool {
+    let mut left = cluster.instances_on(node).filter(|old| old.scratch.is_left() && old.is_over());
+    left.any(|old| {
+        let mut others = cluster.instances_of(old.service);
+        others.any(|other| other.awaits_scratch() && other.replaces == Some(old.id))
+    })
 }
 
 fn wrong(invariant: u32, epoch: u64, part: &DrainNode, what: &'static str) -> Violation {

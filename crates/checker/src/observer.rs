@@ -194,6 +194,8 @@ impl Observer {
             let surge = spec.update.surge && spec.migrate.surge;
             let spared = rec.removed || !surge || spec.has_slots() || spec.kind == Kind::System;
             let entry = after.node(instance.node);
+            // What brings its scratch data along stops before its successor starts.
+            let spared = spared || rec.spec_of(instance.release).disk.migrate && entry.is_closed();
             let (node, late) = (&entry.rec, entry.drain.as_ref().is_some_and(|drain| drain.deadline_reached));
             let forced =
                 late || node.intent == Intent::Disabled || node.is_offline() || self.asked.contains(id);

@@ -21,6 +21,7 @@ pub fn check(cluster: &Cluster) -> Vec<Violation> {
     indexes_agree(cluster, &mut found);
     place_index_agrees(cluster, &mut found);
     nodes_are_in_one(cluster, &mut found);
+    scratch_data_is_taken_once(cluster, &mut found);
     found
 }
 
@@ -110,6 +111,17 @@ fn replaced_ones_are_older(cluster: &Cluster, found: &mut Vec<Violation>) {
     }
 }
 
+/// What an instance left is handed to one successor, or to another after that one ended without it.
+fn scratch_data_is_taken_once(cluster: &Cluster, found: &mut Vec<Violation>) {
+    let mut takers: BTreeMap<InstanceId, InstanceId> = BTreeMap::new();
+    for instance in cluster.instances().filter(|instance| instance.scratch.takes()) {
+        let Some(from) = instance.replaces.filter(|_| !instance.never_had_scratch()) else { continue };
+        if let Some(one) = takers.insert(from, instance.id) {
+            found.push(Violation::ScratchTwice { from, one, other: instance.id });
+        }
+    }
+}
+
 fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
     let mut wrong = |what: String| found.push(Violation::IndexDisagrees { what });
     // One pass over all instances, not one per node: a cluster has a million of them.
@@ -130,7 +142,7 @@ fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
         }
     }
     for (ix, entry) in cluster.services() {
-        let ServiceEntry { rec, instances, on, settled, spread } = entry;
+        let ServiceEntry { rec, instances, on, settled, spread, served: _ } = entry;
         if !of.remove(&ix).unwrap_or_default().iter().eq(instances.keys()) {
             wrong(format!("the instances of {}", rec.name));
         }

@@ -24,6 +24,8 @@ pub enum Violation {
     PlacedTooEarly { service: ServiceName, instance: InstanceId, there: usize, count: u32 },
     /// What an instance replaces is younger than itself, or it replaces itself.
     ReplacesLater { instance: InstanceId, replaces: InstanceId },
+    /// Two instances take over the scratch data of one.
+    ScratchTwice { from: InstanceId, one: InstanceId, other: InstanceId },
     /// An index disagrees with the records.
     IndexDisagrees { what: String },
     /// An instance id that was used before.
@@ -61,6 +63,7 @@ impl Violation {
             | Violation::AwayFromHome { .. }
             | Violation::SpecificationGone { .. }
             | Violation::ReplacesLater { .. }
+            | Violation::ScratchTwice { .. }
             | Violation::IdReused { .. }
             | Violation::InstanceMoved { .. } => 11,
             Violation::AvailableLowered { .. } => 12,
@@ -102,6 +105,9 @@ impl fmt::Display for Violation {
             }
             Violation::ReplacesLater { instance, replaces } => {
                 write!(f, "{instance} replaces {replaces}, which is not older")
+            }
+            Violation::ScratchTwice { from, one, other } => {
+                write!(f, "both {one} and {other} take over the scratch data of {from}")
             }
             Violation::IndexDisagrees { what } => write!(f, "an index disagrees: {what}"),
             Violation::IdReused { instance } => write!(f, "the id {instance} was used before"),

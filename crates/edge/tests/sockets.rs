@@ -12,7 +12,7 @@ use std::{
 
 use edge::{EdgeHandle, Stats, load::run_load};
 use model::{InstanceId, Millis, ServiceName, Term};
-use protocol::message::{Backend, BackendSet, EdgeReport, SetRevision, Sets};
+use protocol::message::{Backend, BackendSet, Duty, EdgeReport, SetRevision, Sets, Withdrawal};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
@@ -374,6 +374,58 @@ async fn a_shutdown_lets_connections_finish_and_frees_the_port() {
     drop(client);
     timeout(LONG, shutdown).await.expect("it ends with its last connection").unwrap();
     assert_eq!(bench.edge.stats().await, Stats::default());
+}
+
+#[tokio::test]
+async fn an_edge_that_withdraws_closes_its_port_lets_connections_finish_and_comes_back() {
+    let server = Server::start(1).await;
+    let mut bench = Bench::serving(&[&server]).await;
+    let mut client = Client::connect(bench.port).await;
+    assert_eq!(client.say("before").await, "1:before");
+    bench.edge.duty(Duty::Withdraw { drain: 7 });
+    bench.until_report(|report| report.withdrawal == Some(Withdrawal { drain: 7, done: false })).await;
+    let refused = async {
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, bench.port)).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, refused).await.expect("the port is closed");
+    assert_eq!(client.say("still there").await, "1:still there");
+    assert_eq!(bench.edge.report().withdrawal, Some(Withdrawal { drain: 7, done: false }));
+    drop(client);
+    bench.until_report(|report| report.withdrawal == Some(Withdrawal { drain: 7, done: true })).await;
+
+    bench.edge.duty(Duty::Serve { from: SetRevision { term: Term(1), number: bench.number + 1 } });
+    let other = Server::start(2).await;
+    bench.apply(vec![other.backend()]).await;
+    bench.until_report(|report| report.withdrawal.is_none()).await;
+    assert_eq!(Client::connect(bench.port).await.say("again").await, "2:again");
+}
+
+#[tokio::test]
+async fn a_port_that_is_wanted_again_while_it_closes_is_open_in_the_end() {
+    let server = Server::start(1).await;
+    let bench = Bench::serving(&[&server]).await;
+    let from = SetRevision { term: Term(1), number: 1 };
+    let mut client = Client::connect(bench.port).await;
+    for drain in 1..20 {
+        bench.edge.duty(Duty::Withdraw { drain });
+        bench.until_report(|report| report.withdrawal.is_some()).await;
+        if drain % 2 == 0 {
+            assert_eq!(client.say("on").await, "1:on");
+            tokio::time::timeout(LONG, async {
+                while TcpStream::connect((Ipv4Addr::LOCALHOST, bench.port)).await.is_ok() {
+                    tokio::task::yield_now().await;
+                }
+            })
+            .await
+            .expect("the port is closed");
+        }
+        bench.edge.duty(Duty::Serve { from });
+        bench.until_report(|report| report.withdrawal.is_none()).await;
+    }
+    assert_eq!(Client::connect(bench.port).await.say("again").await, "1:again");
+    assert_eq!(client.say("and the first").await, "1:and the first");
 }
 
 #[tokio::test]

@@ -63,6 +63,8 @@ pub struct ServiceEntry {
     /// Which of the instances need a look.
     pub settled: Settled,
     pub spread: Spread,
+    /// Rises with every change that may change what edges are told of it.
+    pub served: u64,
 }
 
 impl ServiceEntry {
@@ -286,19 +288,21 @@ impl Cluster {
     fn turn_node(&mut self, ix: NodeIx, turn: impl FnOnce(&mut NodeEntry)) {
         let node = &mut self.nodes[ix.0 as usize];
         let was_quiet = settled::is_quiet(node);
-        let (may_place, labels) = (node.may_place(), node.rec.labels.clone());
+        let (may_place, labels, host) = (node.may_place(), node.rec.labels.clone(), node.rec.host.clone());
         self.place.remove(ix, node);
         turn(node);
         self.place.insert(ix, node);
         let quiet_changed = settled::is_quiet(node) != was_quiet;
         let place_changed = node.may_place() != may_place || node.rec.labels != labels;
-        if !quiet_changed && !place_changed {
+        let host_changed = node.rec.host != host;
+        if !quiet_changed && !place_changed && !host_changed {
             return;
         }
         let node = &self.nodes[ix.0 as usize];
         let mut seen = BTreeSet::new();
         for (id, here) in &node.instances {
             let Some(entry) = &mut self.services[here.service.0 as usize] else { continue };
+            entry.served += u64::from(host_changed);
             if quiet_changed {
                 settled::look_again(entry, &self.nodes, *id);
             }
@@ -355,7 +359,7 @@ impl Cluster {
                 let ix = ServiceIx(self.services.len() as u32);
                 let (instances, on) = (BTreeMap::new(), BTreeMap::new());
                 let (rec, settled, spread) = (service.clone(), Settled::default(), Spread::default());
-                self.services.push(Some(ServiceEntry { rec, instances, on, settled, spread }));
+                self.services.push(Some(ServiceEntry { rec, instances, on, settled, spread, served: 0 }));
                 self.service_ix.insert(service.name.clone(), ix);
             }
         }
@@ -401,6 +405,7 @@ impl Cluster {
         }
         self.account(instance, took, taken(instance), was_wanted, instance.is_wanted());
         if let Some(entry) = &mut self.services[instance.service.0 as usize] {
+            entry.served += u64::from(before.as_ref().and_then(backend) != backend(instance));
             settled::rebook(entry, &self.nodes, instance.id, before.as_ref());
         }
     }
@@ -412,6 +417,7 @@ impl Cluster {
         self.account(&old, taken(&old), Resources::default(), old.is_wanted(), false);
         self.nodes[old.node.0 as usize].instances.remove(&id);
         if let Some(entry) = &mut self.services[service.0 as usize] {
+            entry.served += u64::from(backend(&old).is_some());
             settled::rebook(entry, &self.nodes, id, Some(&old));
         }
     }
@@ -461,6 +467,7 @@ fn turn_service(entry: &mut ServiceEntry, service: &Service, nodes: &[NodeEntry]
     let constraints = |rec: &Service| rec.spec_of(rec.release_to_place()).constraints.clone();
     let moved = constraints(&entry.rec) != constraints(service);
     entry.rec = service.clone();
+    entry.served += 1;
     if released {
         let ids: Vec<InstanceId> = entry.instances.keys().copied().collect();
         for id in ids {
@@ -475,6 +482,11 @@ fn turn_service(entry: &mut ServiceEntry, service: &Service, nodes: &[NodeEntry]
             }
         }
     }
+}
+
+/// What edges are told of an instance, beside where its node is.
+fn backend(instance: &Instance) -> Option<(u32, &[u16])> {
+    instance.is_available().then_some((instance.release, &instance.ports))
 }
 
 fn taken(instance: &Instance) -> Resources {

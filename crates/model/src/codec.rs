@@ -6,18 +6,19 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::codec_v1::{DrainV1, MetaV1};
 use crate::{
     Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
-    Key, Meta, Node, Service, ServiceName, Time, Volume, VolumeId,
+    Key, Meta, Node, Scratch, Service, ServiceName, Time, Volume, VolumeId,
 };
 
-/// The version that this binary writes, first byte of every value.
-const VERSION: u8 = 2;
-/// The oldest that it reads.
-const VERSION_MIN: u8 = 1;
+/// The first byte of every value. Records that have kept their first shape keep this one.
+const VERSION: u8 = 1;
+/// Records in their second shape: the cluster's own, drains, and instances with scratch data to take or to
+/// leave (only those: a binary that would forget the data says that it cannot read the record).
+const VERSION_2: u8 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
     #[error(
-        "record {key} has version {version}; this binary knows {VERSION_MIN} to {VERSION}: it was written by a newer tidegate"
+        "record {key} has version {version}; this binary knows up to {VERSION_2}: it was written by a newer tidegate"
     )]
     UnknownVersion { key: String, version: u8 },
     #[error("record {key} cannot be read")]
@@ -98,13 +99,13 @@ pub fn load_ranges() -> Vec<(String, String)> {
 /// A change as key and value; no value deletes.
 pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<u8>>) {
     let value = match change {
-        Change::Meta(meta) => Some(encode(meta)),
+        Change::Meta(meta) => Some(encode_2(meta)),
         Change::Node(node) => Some(encode(node)),
         Change::Service(service) => Some(encode(service)),
         Change::Instance(instance) => Some(encode_instance(cluster, instance)),
         Change::Volume(volume) => Some(encode(volume)),
         Change::Audit(entry) => Some(encode(entry)),
-        Change::Drain(drain) => Some(encode(drain)),
+        Change::Drain(drain) => Some(encode_2(drain)),
         Change::Feed(feed) => Some(encode(feed)),
         Change::ServiceGone(_)
         | Change::InstanceGone(_)
@@ -121,9 +122,13 @@ fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     postcard::to_extend(record, vec![VERSION]).unwrap_or_default()
 }
 
+fn encode_2<T: Serialize>(record: &T) -> Vec<u8> {
+    postcard::to_extend(record, vec![VERSION_2]).unwrap_or_default()
+}
+
 fn encode_instance(cluster: &Cluster, instance: &Instance) -> Vec<u8> {
     let service = cluster.service(instance.service).map(|entry| entry.rec.name.clone());
-    encode(&Stored {
+    let stored = Stored {
         service: service.as_ref().map_or("", |name| name.as_str()),
         node: cluster.node(instance.node).rec.id.as_str(),
         release: instance.release,
@@ -143,7 +148,12 @@ fn encode_instance(cluster: &Cluster, instance: &Instance) -> Vec<u8> {
         created_at: instance.created_at,
         healthy_since: instance.healthy_since,
         ended_at: instance.ended_at,
-    })
+    };
+    // Behind what earlier binaries wrote and read: they find all of theirs, and we do without it.
+    match instance.scratch {
+        Scratch::Own => encode(&(stored, instance.desired_since)),
+        scratch => encode_2(&(scratch, stored, instance.desired_since)),
+    }
 }
 
 /// Reads one stored record back as the change that makes it. Nodes and services must have been
@@ -190,8 +200,18 @@ fn instance_id(rest: &str) -> Option<InstanceId> {
 }
 
 fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -> Result<Change, CodecError> {
-    let stored: Stored<'_> =
-        postcard::from_bytes(body(key, value)?).map_err(|source| malformed(key, source))?;
+    let (scratch, stored, desired_since): (Scratch, Stored<'_>, Time) = match value.split_first() {
+        Some((&VERSION_2, body)) => postcard::from_bytes(body).map_err(|source| malformed(key, source))?,
+        _ => {
+            let (stored, rest): (Stored<'_>, &[u8]) =
+                postcard::take_from_bytes(body(key, value)?).map_err(|source| malformed(key, source))?;
+            let since = match rest.is_empty() {
+                true => stored.created_at,
+                false => postcard::from_bytes(rest).map_err(|source| malformed(key, source))?,
+            };
+            (Scratch::Own, stored, since)
+        }
+    };
     let dangling = |what: String| CodecError::Dangling { key: key.to_owned(), what };
     let service =
         cluster.service_ix(stored.service).ok_or_else(|| dangling(format!("service {}", stored.service)))?;
@@ -214,9 +234,11 @@ fn decode_instance(cluster: &Cluster, key: &str, id: InstanceId, value: &[u8]) -
         message: stored.message.map(Into::into),
         exit: stored.exit,
         replaces: stored.replaces,
+        scratch,
         created_at: stored.created_at,
         healthy_since: stored.healthy_since,
         ended_at: stored.ended_at,
+        desired_since,
     }))
 }
 
@@ -229,15 +251,15 @@ fn decode_either<T: DeserializeOwned, V1: DeserializeOwned + Into<T>>(
     key: &str,
     value: &[u8],
 ) -> Result<T, CodecError> {
-    match value.first() {
-        Some(1) => Ok(decode::<V1>(key, value)?.into()),
-        Some(_) | None => decode::<T>(key, value),
+    match value.split_first() {
+        Some((&VERSION_2, body)) => postcard::from_bytes(body).map_err(|source| malformed(key, source)),
+        Some(_) | None => Ok(decode::<V1>(key, value)?.into()),
     }
 }
 
 fn body<'a>(key: &str, value: &'a [u8]) -> Result<&'a [u8], CodecError> {
     match value.split_first() {
-        Some((VERSION_MIN..=VERSION, body)) => Ok(body),
+        Some((&VERSION, body)) => Ok(body),
         Some((&version, _)) => Err(CodecError::UnknownVersion { key: key.to_owned(), version }),
         None => Err(malformed(key, postcard::Error::DeserializeUnexpectedEnd)),
     }

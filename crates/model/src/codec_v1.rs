@@ -88,3 +88,44 @@ impl From<DrainNodeV1> for DrainNode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Change, Cluster, decode_record};
+
+    #[test]
+    fn a_drain_of_version_1_is_read_with_what_it_had() {
+        let part = DrainNodeV1 {
+            node: NodeId::new("node-1"),
+            options: DrainOptions::default(),
+            state: DrainState::Draining,
+            started_at: Some(Time(5)),
+            deadline: None,
+            deadline_reached: false,
+            ended_at: None,
+            total: 4,
+            progress_at: Some(Time(6)),
+            done: 3,
+            blocked: false,
+            stalled: true,
+            left: vec![("instance/db-1".to_owned(), Code::VolumeLocal)],
+        };
+        let old = DrainV1 {
+            epoch: 7,
+            by: "anonymous".to_owned(),
+            from: String::new(),
+            message: "kernel".to_owned(),
+            meta: BTreeMap::from([("ticket".to_owned(), "OPS-1".to_owned())]),
+            created_at: Time(4),
+            nodes: vec![part],
+        };
+        let bytes = postcard::to_extend(&old, vec![1]).expect("it is written");
+        let change = decode_record(&Cluster::default(), "d/0000000000000007", Some(&bytes));
+        let Ok(Change::Drain(drain)) = change else { panic!("{change:?}") };
+        assert_eq!((drain.epoch, drain.nodes.len()), (7, 1));
+        assert_eq!((drain.nodes[0].total, drain.nodes[0].done), (4, 3));
+        assert_eq!(drain.nodes[0].withdrawing_since, None);
+        assert_eq!(drain.nodes[0].left.len(), 1);
+    }
+}

@@ -39,6 +39,54 @@ pub enum Exit {
     Unknown,
 }
 
+/// What is to become of an instance's scratch data (`disk.migrate`), beside going with the instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Scratch {
+    /// It begins empty and nobody waits for it.
+    #[default]
+    Own,
+    /// It takes over what the instance that it replaces has left, before its first start.
+    Takes,
+    /// It left its node for a drain's sake: whoever replaces it takes its data over.
+    Left,
+    /// It took data over, and left with it in its turn.
+    PassedOn,
+}
+
+impl Scratch {
+    /// What the instance that it replaces has left is its own, or is to be.
+    pub fn takes(self) -> bool {
+        match self {
+            Scratch::Takes | Scratch::PassedOn => true,
+            Scratch::Own | Scratch::Left => false,
+        }
+    }
+
+    /// Its own data is there for whoever replaces it.
+    pub fn is_left(self) -> bool {
+        match self {
+            Scratch::Left | Scratch::PassedOn => true,
+            Scratch::Own | Scratch::Takes => false,
+        }
+    }
+
+    /// As it is once it is clear that nobody will take what it left.
+    pub fn stays(self) -> Scratch {
+        match self {
+            Scratch::Own | Scratch::Left => Scratch::Own,
+            Scratch::Takes | Scratch::PassedOn => Scratch::Takes,
+        }
+    }
+
+    /// As it is once the instance was told to leave for a drain's sake.
+    pub fn left(self) -> Scratch {
+        match self {
+            Scratch::Own | Scratch::Left => Scratch::Left,
+            Scratch::Takes | Scratch::PassedOn => Scratch::PassedOn,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     pub id: InstanceId,
@@ -62,9 +110,12 @@ pub struct Instance {
     pub message: Option<Box<str>>,
     pub exit: Option<Exit>,
     pub replaces: Option<InstanceId>,
+    pub scratch: Scratch,
     pub created_at: Time,
     pub healthy_since: Option<Time>,
     pub ended_at: Option<Time>,
+    /// When `desired` took its value; kept by [`Txn::put`](crate::Txn::put).
+    pub desired_since: Time,
 }
 
 impl Instance {
@@ -94,9 +145,11 @@ impl Instance {
             message: None,
             exit: None,
             replaces: None,
+            scratch: Scratch::Own,
             created_at: now,
             healthy_since: None,
             ended_at: None,
+            desired_since: now,
         }
     }
 
@@ -121,6 +174,18 @@ impl Instance {
     /// Wanted and able to take work.
     pub fn is_available(&self) -> bool {
         self.desired == Desired::Running && self.actual == Actual::Ready
+    }
+
+    /// The scratch data that it takes over has not come yet, nor been given up. Its node says
+    /// `disk_copying` from its first word on, for as long as that is so.
+    pub fn awaits_scratch(&self) -> bool {
+        let copying = self.actual == Actual::Pending || self.reason == Some(Code::DiskCopying);
+        self.scratch == Scratch::Takes && !self.is_over() && self.actual != Actual::Lost && copying
+    }
+
+    /// It was to take scratch data over and ended, by its node's own word, before it was started with it.
+    pub fn never_had_scratch(&self) -> bool {
+        self.scratch == Scratch::Takes && self.is_over() && self.reason == Some(Code::DiskCopying)
     }
 
     /// It ended by itself, well: a batch instance that is done.

@@ -39,7 +39,7 @@ pub use ids::{
     ServiceIx, ServiceName, SpanEpoch, SpanName, Term, VolumeId,
 };
 pub use index::{Candidate, PlaceIndex};
-pub use instance::{Actual, Desired, Exit, Instance};
+pub use instance::{Actual, Desired, Exit, Instance, Scratch};
 pub use node::{Health, Intent, MemoryCaps, Node, Resources, Role, Roles};
 pub use reason::{ALL_CODES, Code, Reason};
 pub use record::{AuditEntry, Meta, Volume};

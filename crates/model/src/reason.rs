@@ -128,6 +128,16 @@ codes! {
     DrainQueued = "drain_queued", "wait, or raise drain.nodes_at_once";
     /// Nothing has left the node for a while.
     DrainStalled = "drain_stalled", "see what waits and what blocks";
+    /// Nothing else is left on the node: its edge fails its health check, then closes its ports, and its open connections finish.
+    EdgeWithdrawing = "edge_withdrawing", "wait; connections are cut when their service's grace ends";
+    /// No other edge is open: when this one has left, nobody takes connections for services.
+    OnlyEdge = "only_edge", "give another node the edge role first, or cancel the drain";
+    /// The coordinator is on a closed node and hands its office over; drains go on under the next one.
+    OfficeMoving = "office_moving", "wait";
+    /// The coordinator is on a closed node and no open candidate lives: drains pause, everything else works.
+    CaretakerLeads = "caretaker_leads", "bring up a candidate whose node is open, or enable the node of one";
+    /// Its scratch data could not be brought along: it began with an empty directory.
+    DiskNotCopied = "disk_not_copied", "see the message; what its predecessor left may still be on the old node";
     /// The feed's source does not answer, or refuses.
     SourceUnreachable = "source_unreachable", "look at the source and the network; the feed goes on from its checkpoint by itself";
     /// The feed's sink does not answer, or refuses.
@@ -146,14 +156,6 @@ codes! {
     PeerUnreachable = "peer_unreachable", "look at the network between the two nodes";
     /// The maintainer asks the nodes what they run.
     MaintainerStarting = "maintainer_starting", "wait";
-    /// Nothing else is left on the node: its edge fails its health check, then closes its ports, and its open connections finish.
-    EdgeWithdrawing = "edge_withdrawing", "wait; connections are cut when their service's grace ends";
-    /// No other edge is open: when this one has left, nobody takes connections for services.
-    OnlyEdge = "only_edge", "give another node the edge role first, or cancel the drain";
-    /// The coordinator is on a closed node and hands its office over; drains go on under the next one.
-    OfficeMoving = "office_moving", "wait";
-    /// The coordinator is on a closed node and no open candidate lives: drains pause, everything else works.
-    CaretakerLeads = "caretaker_leads", "bring up a candidate whose node is open, or enable the node of one";
 }
 
 impl fmt::Display for Code {

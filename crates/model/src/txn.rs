@@ -19,7 +19,13 @@ impl<'a> Txn<'a> {
         Txn { cluster, now, changes: Vec::new(), events: Vec::new() }
     }
 
-    pub fn put(&mut self, change: Change) {
+    pub fn put(&mut self, mut change: Change) {
+        if let Change::Instance(instance) = &mut change {
+            let before = self.cluster.instance(instance.id).map(|old| old.desired);
+            if before.is_some_and(|before| before != instance.desired) {
+                instance.desired_since = self.now;
+            }
+        }
         match &change {
             Change::Instance(instance) => self.note_instance(instance),
             Change::Node(node) => self.note_node(node),

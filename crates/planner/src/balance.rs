@@ -65,6 +65,8 @@ fn wanted_move(cluster: &Cluster, service: ServiceIx) -> Option<(InstanceId, Nod
         && !spec.is_stateful()
         && spec.migrate.surge
         && spec.update.surge
+        // A move for balance leaves scratch data behind: evenness is not worth that.
+        && !spec.disk.migrate
         && !entry.rec.removed
         && entry.rec.rollout.state == RolloutState::Complete;
     let mut wanted = entry.settled.count();

@@ -15,6 +15,7 @@ mod ids;
 mod place;
 mod reconcile;
 mod rollout;
+mod scratch;
 mod slots;
 mod stateless;
 mod system;

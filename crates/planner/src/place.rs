@@ -126,7 +126,16 @@ impl Placer {
                 break;
             }
         }
-        best.map(|score| score.4)
+        let found = best.map(|score| score.4);
+        debug_assert_eq!(found, self.least(cluster), "no node that was passed over is better");
+        found
+    }
+
+    /// The same by looking at every node.
+    fn least(&self, cluster: &Cluster) -> Option<NodeIx> {
+        let nodes = cluster.place_index().class(&self.spec.constraints)?;
+        let fitting = nodes.iter().filter(|node| fits(cluster, node.ix, &self.spec));
+        fitting.map(|node| self.score(cluster, node)).min().map(|score| score.4)
     }
 
     /// No node that may take it will have fewer of the service than this.

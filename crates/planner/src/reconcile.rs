@@ -5,14 +5,14 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use model::{
     Actual, Change, Cluster, Code, Desired, Instance, InstanceId, Intent, Kind, Millis, NodeIx, Reason,
-    Service, ServiceEntry, ServiceIx, ServiceSpec, Time, Txn,
+    Scratch, Service, ServiceEntry, ServiceIx, ServiceSpec, Time, Txn,
 };
 
 use crate::{
     Ids, Placer, Wait,
     drain::{Leave, must_leave},
     place::{fits, short_by, why_not},
-    rollout, slots, stateless, system,
+    rollout, scratch, slots, stateless, system,
 };
 
 /// Placements in one call: bounds how long one service can hold up the others.
@@ -151,6 +151,10 @@ impl Plan<'_, '_> {
         });
         let lost: Vec<Instance> = lost.cloned().collect();
         for mut instance in lost {
+            // It may have its data or not: nobody else is given that, but whoever follows says what is missing.
+            if instance.awaits_scratch() {
+                instance.scratch = instance.scratch.left();
+            }
             leave(&mut instance);
             instance.actual = Actual::Lost;
             instance.reason = Some(Code::NodeUnreachable);
@@ -178,6 +182,10 @@ impl Plan<'_, '_> {
         let mut instance = instance.clone();
         if instance.desired != Desired::Running {
             return;
+        }
+        // One that is given up for what is wrong with it leaves nothing worth taking.
+        if reason.is_none() && scratch::leaves_some(self, &instance) {
+            instance.scratch = instance.scratch.left();
         }
         leave(&mut instance);
         if let (Some(moving), Some(old)) = (&mut self.moving, instance.replaces) {
@@ -216,15 +224,23 @@ impl Plan<'_, '_> {
         code
     }
 
-    /// Whether one more of this specification finds room, be it where this instance is once it has gone.
+    /// Whether one more of this specification finds room, be it where this instance is once it has gone,
+    /// after those that the service lacks already have found theirs.
     pub fn has_room_after(&self, id: InstanceId) -> bool {
-        let spec = self.service_rec().spec_of(self.service_rec().release_to_place());
+        let rec = self.service_rec();
+        let spec = rec.spec_of(rec.release_to_place());
         let instance = self.txn.instance(id);
+        let wanted: u32 = self.txn.service(self.service).map_or(0, |entry| entry.on.values().sum());
+        let needed = 1 + u64::from(rec.count.saturating_sub(wanted));
         let class = self.txn.place_index().class(&spec.constraints);
-        class.into_iter().flatten().any(|node| {
+        let mut places = class.into_iter().flatten().scan(0, |places: &mut u64, node| {
             let freed = instance.filter(|i| i.node == node.ix).map_or(0, |i| i.memory);
-            short_by(self.txn, node.ix, spec) <= freed
-        })
+            let node = self.txn.node(node.ix);
+            let free = node.rec.capacity.memory.saturating_add(freed).saturating_sub(node.used.memory);
+            *places = places.saturating_add(free / spec.memory.max(1));
+            Some(*places)
+        });
+        places.any(|places| places >= needed)
     }
 
     /// Why one more of this service would find no place.
@@ -254,7 +270,8 @@ impl Plan<'_, '_> {
         self.backoff(release, None)?;
         let spec = self.service_rec().spec_of(release).clone();
         let avoid = self.failed_lately(release);
-        let leaving = replaces.iter().filter_map(|id| self.txn.instance(*id)).map(|instance| instance.node);
+        let replaced = replaces.iter().filter_map(|id| self.txn.instance(*id));
+        let leaving = replaced.filter(|instance| instance.is_wanted()).map(|instance| instance.node);
         let mut placer = Placer::new(self.txn, self.service, spec.clone(), avoid, leaving, how_many);
         for nth in 0..how_many {
             let node = placer.next(self.txn).map_err(NotPlaced::Wait)?;
@@ -302,6 +319,10 @@ impl Plan<'_, '_> {
         let id = self.ids.take(self.txn);
         let mut instance = Instance::new(id, self.service, node, release, spec, self.now);
         (instance.slot, instance.replaces) = (slot, replaces);
+        let old = replaces.and_then(|old| self.txn.instance(old)).filter(|old| !old.is_wanted());
+        if scratch::brings_it_along(spec) && old.is_some_and(|old| old.scratch.is_left()) {
+            instance.scratch = Scratch::Takes;
+        }
         self.txn.put(Change::Instance(instance));
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{Actual, Change, Code, Kind, RolloutState, Service};
+use model::{Actual, Change, Code, Instance, Kind, RolloutState, Service};
 
 use crate::reconcile::Plan;
 
@@ -30,6 +30,11 @@ pub(crate) fn book(plan: &mut Plan<'_, '_>, progress: Progress) {
         RolloutState::Rolling => {
             if progress.ready > rec.rollout.ready_max {
                 (next.rollout.ready_max, next.rollout.progress_at) = (progress.ready, plan.now);
+                let deadline = plan.now + rec.spec().update.healthy_deadline;
+                plan.wake_at(deadline);
+            } else if plan.now >= deadline && plan.instances().any(Instance::awaits_scratch) {
+                // Data that is on its way has a deadline of its own, and is no fault of the release.
+                next.rollout.progress_at = plan.now;
                 let deadline = plan.now + rec.spec().update.healthy_deadline;
                 plan.wake_at(deadline);
             } else if plan.now >= deadline {

@@ -12,6 +12,7 @@ use crate::{
     drain::Leave,
     reconcile::{Plan, is_proven},
     rollout::{self, Progress},
+    scratch,
 };
 
 /// Replacements on a drain's behalf that failed before a person is asked for.
@@ -30,6 +31,10 @@ struct Member {
     available: bool,
     proven: bool,
     leave: Leave,
+    /// It brings its scratch data along: it stops before its successor starts, whatever `surge` says.
+    stops_first: bool,
+    /// The data that it takes over has not come: let go now, it would leave that behind.
+    awaits_scratch: bool,
     /// It was to replace one that stays after all.
     spare: bool,
     /// Somebody is on the way to replace it.
@@ -152,6 +157,8 @@ fn look_at<'a>(plan: &'a Plan<'_, '_>, wanted: impl Iterator<Item = &'a Instance
             available: instance.is_available(),
             proven: is_proven(instance, rec.spec_of(instance.release), plan.now),
             leave,
+            stops_first: leave == Leave::Move && scratch::brings_it_along(rec.spec_of(instance.release)),
+            awaits_scratch: instance.awaits_scratch(),
             spare: instance.replaces.is_some_and(|old| stays(old) && !relieved.contains(&old)),
             replaced: coming.contains(&instance.id),
             crowd: on.get(&instance.node).copied().unwrap_or(0),
@@ -198,7 +205,8 @@ fn drop_unhealthy_replacements(plan: &mut Plan<'_, '_>) {
     }
 }
 
-/// How many replacements of instances on draining nodes have failed lately.
+/// How many replacements of instances on draining nodes have failed lately, since one last got healthy: a
+/// few that fail among a hundred that do not are tried again, and no reason to ask a person.
 fn failed_replacements(plan: &Plan<'_, '_>, release: u32) -> usize {
     let failed = plan.unsettled().filter(|instance| {
         let failed = instance.actual == Actual::Failed || instance.reason == Some(Code::Unhealthy);
@@ -209,7 +217,14 @@ fn failed_replacements(plan: &Plan<'_, '_>, release: u32) -> usize {
             && instance.replaces.is_some()
             && instance.release == release
     });
-    failed.count()
+    let failed: Vec<model::Time> = failed.map(|instance| instance.created_at).collect();
+    if failed.len() < REPLACEMENT_TRIES_MAX {
+        // Too few to matter: the service need not be gone through for the others.
+        return failed.len();
+    }
+    let well = plan.instances().filter(|i| i.is_available() && i.replaces.is_some() && i.release == release);
+    let last_well = well.map(|instance| instance.created_at).max();
+    failed.into_iter().filter(|created_at| last_well.is_none_or(|well| *created_at > well)).count()
 }
 
 /// How many of a service may be on the move: one budget for rollouts and drains.
@@ -244,7 +259,8 @@ fn retire_surplus(plan: &mut Plan<'_, '_>) -> Option<Code> {
         };
         // Of equals, those whose replacement has come.
         let waits = (!member.replaced, Reverse((member.crowd, member.id)));
-        (member.current, stays, member.available, !member.spare, waits)
+        // What stops first stands in for nobody who waits for a healthy one.
+        (member.current, stays, !member.stops_first, member.available, !member.spare, waits)
     });
     let (mut old, mut total, mut short) = (old(&members), members.total(), 0);
     let rest_proven = members.rest_proven;
@@ -253,10 +269,11 @@ fn retire_surplus(plan: &mut Plan<'_, '_>) -> Option<Code> {
         members.iter().filter(|member| member.current && member.proven).count() + rest_proven;
     let mut old_available = members.iter().filter(|member| !member.current && member.available).count();
     for member in &members {
-        let go = match (member.current, surge) {
+        let go = match (member.current, surge && !member.stops_first) {
             // Only what is beyond the count, and only once nothing old is left to go instead.
             (true, _) => old == 0 && total > count,
             (false, _) if member.leave == Leave::Now => true,
+            (false, _) if member.awaits_scratch => false,
             // One that takes no connections anyway goes as soon as another stands in for it.
             (false, true) if !member.available => total > count && proven_current + old > count,
             (false, true) => total > count && proven_current + old_available > count,
@@ -287,13 +304,24 @@ fn fill(plan: &mut Plan<'_, '_>) -> Option<Code> {
     let (count, release) = (plan.service_rec().count as usize, plan.service_rec().release_to_place());
     let surge = surges(plan);
     let members = members(plan);
-    let old: Vec<&Member> = members.named.iter().filter(|member| !member.current).collect();
-    let total = members.total();
+    let old = members.named.iter().filter(|member| !member.current && !member.stops_first);
+    let old: Vec<&Member> = old.collect();
+    let mut total = members.total();
     if !surge {
         // One that is on its way out still runs: its place is free when its node says so.
         let missing = count.saturating_sub(total + leaving(plan));
-        return placed(plan, release, missing, &[]);
+        let left = scratch::to_be_taken(plan, missing);
+        return placed(plan, release, missing, &left);
     }
+    // What was left is taken even while a rollout has more than the count.
+    let still_leaving = scratch::still_leaving(plan);
+    let lacks = scratch::places_free(plan.cluster(), plan.service).saturating_sub(still_leaving);
+    let left = scratch::to_be_taken(plan, lacks);
+    let code = placed(plan, release, left.len(), &left);
+    if code.is_some() {
+        return code;
+    }
+    total += left.len() + still_leaving;
     let missing = count.saturating_sub(total);
     let code = placed(plan, release, missing, &[]);
     if code.is_some() || count == 0 || old.is_empty() {

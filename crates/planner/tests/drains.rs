@@ -375,7 +375,7 @@ fn lesson_37_the_preview_agrees_with_what_the_drain_then_does_and_changes_nothin
     world.apply(&other, 5);
     world.let_it_run();
     let before = format!("{:?}", world.cluster.instances().collect::<Vec<_>>());
-    let seen = preview(&world.cluster, "n2", &options(), World::LIMITS, world.now);
+    let seen = preview(&world.cluster, &["n2"], &options(), World::LIMITS, world.now).remove(0);
     assert_eq!(format!("{:?}", world.cluster.instances().collect::<Vec<_>>()), before);
     world.drain(&["n2"], options());
     world.let_it_run();
@@ -451,7 +451,7 @@ fn the_preview_of_a_drain_that_runs_goes_by_the_options_it_is_asked_with() {
     world.let_it_run();
     world.drain(&["n1"], options());
     world.plan();
-    let look = |options| preview(&world.cluster, "n1", &options, Default::default(), world.now);
+    let look = |options| preview(&world.cluster, &["n1"], &options, Default::default(), world.now).remove(0);
     let blocked = look(options());
     assert_eq!((blocked.moves.len(), blocked.blockers.len()), (0, 1));
     let included = look(DrainOptions { include_stateful: true, ..options() });
@@ -479,7 +479,7 @@ fn lesson_36_an_estimate_counts_only_what_a_wave_waits_for() {
     world.apply(&agent, 1);
     world.let_it_run();
     world.pass(Millis::secs(2));
-    let seen = preview(&world.cluster, "n1", &options(), World::LIMITS, world.now);
+    let seen = preview(&world.cluster, &["n1"], &options(), World::LIMITS, world.now).remove(0);
     // One wave that waits for web's replacement, one in which the agent just stops.
     assert_eq!((seen.waves, seen.eta), (2, Millis::secs(4)));
     world.drain(&["n1"], options());

@@ -123,19 +123,23 @@ fn the_edge_is_told_to_leave_when_nothing_else_is_left_and_the_drain_ends_when_i
 
 #[test]
 fn by_force_and_around_what_may_stay_the_edge_leaves_as_well() {
-    for options in [
-        DrainOptions { deadline: Some(Millis::ZERO), ..options() },
-        DrainOptions { ack_stateful: true, ..options() },
-    ] {
-        let mut world = two_nodes_with_web();
-        world.change_node("n1", |node| node.roles = Roles { edge: true, ..Roles::WORKER });
+    let force = DrainOptions { deadline: Some(Millis::ZERO), ..options() };
+    let around = DrainOptions { ack_stateful: true, ..options() };
+    for (options, volume, ending) in [(force, false, "drained"), (around, true, "drained_except")] {
+        let mut world = World::with_nodes(2);
+        let mut db = file("db");
+        db.volume = volume.then(|| model::spec::file::VolumeFile { name: "data".into() });
+        world.apply(&db, 1);
+        world.let_it_run();
+        let node: &'static str = if world.node_of(&world.wanted("db")[0]) == "n1" { "n1" } else { "n2" };
+        world.change_node(node, |node| node.roles = Roles { edge: true, ..Roles::WORKER });
         world.gone = Some(Vec::new());
-        let epoch = world.drain(&["n1"], options);
+        let epoch = world.drain(&[node], options);
         world.let_it_run();
-        assert_eq!(world.drain_state("n1"), "draining");
-        world.gone = Some(vec![("n1", epoch)]);
+        assert_eq!(world.drain_state(node), "draining");
+        world.gone = Some(vec![(node, epoch)]);
         world.let_it_run();
-        assert_eq!(world.drain_state("n1"), "drained");
+        assert_eq!(world.drain_state(node), ending);
     }
 }
 
@@ -185,7 +189,7 @@ fn the_preview_says_when_it_is_the_only_edge() {
     world.let_it_run();
     world.change_node("n1", |node| node.roles = Roles { edge: true, ..Roles::WORKER });
     let says = |world: &World| {
-        let seen = preview(&world.cluster, "n1", &options(), World::LIMITS, world.now);
+        let seen = preview(&world.cluster, &["n1"], &options(), World::LIMITS, world.now).remove(0);
         seen.waits.iter().any(|wait| wait.code == Code::OnlyEdge)
     };
     assert!(says(&world));

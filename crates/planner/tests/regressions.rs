@@ -2,8 +2,9 @@
 
 mod world;
 
-use model::{Code, Intent, Millis, RolloutState};
-use world::{World, file};
+use model::{Code, DrainOptions, Intent, Millis, RolloutState};
+use planner::drain::{Seen, status};
+use world::{MIB, World, file};
 
 #[test]
 fn disabling_a_node_lets_no_available_instance_elsewhere_go() {
@@ -95,4 +96,23 @@ fn a_system_service_that_fell_back_is_placed_where_its_healthy_release_belongs()
     world.plan();
     let places: Vec<_> = world.wanted("log").iter().map(|i| (world.node_of(i), i.release)).collect();
     assert_eq!(places, [("n1".to_owned(), 1)], "{}", world.show());
+}
+
+#[test]
+fn a_move_whose_replacement_is_ready_and_fills_another_place_says_what_it_really_waits_for() {
+    let mut world = World::with_nodes(1);
+    let mut web = file("web");
+    web.memory = "300MiB".into();
+    world.apply(&web, 2);
+    world.let_it_run();
+    world.node("n2", 300 * MIB, &[]);
+    world.drain(&["n1"], DrainOptions { deadline: None, ..DrainOptions::default() });
+    world.plan();
+    world.apply(&web, 3);
+    world.let_it_run();
+    let reasons = |_: model::ServiceIx| world.planned["web"].reasons.as_slice();
+    let seen = Seen { reasons: &reasons, edges_left: &|_| 0, paused: None };
+    let shown = status(&world.cluster, &world.part("n1"), &seen, world.now);
+    let codes: Vec<Code> = shown.units.iter().map(|unit| unit.code).collect();
+    assert_eq!(codes, [Code::NoCapacityMemory, Code::NoCapacityMemory]);
 }

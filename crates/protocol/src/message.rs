@@ -210,7 +210,17 @@ pub struct Run {
     pub release: u32,
     pub slot: Option<u32>,
     pub volume: Option<VolumeOrder>,
+    /// Scratch data to be copied here before the first start.
+    pub disk_from: Option<DiskFrom>,
     pub spec: Arc<ServiceSpec>,
+}
+
+/// Where the scratch data of an instance is that has left its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskFrom {
+    pub instance: InstanceId,
+    /// Where the daemon that has it answers HTTP; empty if it is gone.
+    pub api: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

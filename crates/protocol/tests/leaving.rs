@@ -327,6 +327,23 @@ fn a_cancel_at_any_step_lets_it_serve_again_and_so_does_enable_after_the_drain()
 }
 
 #[test]
+fn the_edge_of_a_node_that_is_disabled_stays_as_it_is() {
+    let disable = Request::SetIntent { node: "e1".into(), intent: WantedIntent::Disabled };
+    let mut bench = Bench::new("c", &[("e1", EDGE)]);
+    bench.ask(disable.clone());
+    assert_eq!(bench.duties("e1"), [], "it serves on");
+    bench.ask(Request::SetIntent { node: "e1".into(), intent: WantedIntent::Active });
+    bench.drain("e1");
+    bench.says("e1", Some((1, true)));
+    bench.duties("e1");
+    bench.ask(disable);
+    let mut bench = bench.next("d");
+    assert_eq!(bench.duties("e1"), [], "it stays away");
+    bench.ask(Request::SetIntent { node: "e1".into(), intent: WantedIntent::Active });
+    assert!(serves(&bench.duties("e1")).is_some());
+}
+
+#[test]
 fn a_coordinator_may_die_between_any_two_steps() {
     for said in [None, Some((1, false)), Some((1, true))] {
         let mut bench = Bench::new("c", &[("e1", EDGE), ("n1", WORKER)]);

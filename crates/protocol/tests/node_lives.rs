@@ -10,7 +10,7 @@ use model::{
 use protocol::{
     Timing,
     message::{Down, DownBody, HeartbeatAnswer, Order, Run, Status, UpBody, Welcome, What},
-    node::{Ending, Identity, Input, Memory, Node, Note, Output, Process, Wanted},
+    node::{Copied, Ending, Identity, Input, Memory, Node, Note, Output, Process, Wanted},
 };
 
 const ID: InstanceId = InstanceId(7);
@@ -42,11 +42,11 @@ fn run(surge: bool) -> Arc<Run> {
         constraints: BTreeMap::new(),
     };
     let (service, spec) = (ServiceName::new("one"), Arc::new(spec));
-    Arc::new(Run { service, release: 1, slot: None, volume: None, spec })
+    Arc::new(Run { service, release: 1, slot: None, volume: None, disk_from: None, spec })
 }
 
 fn note(over: Option<Ending>) -> Note {
-    Note { order: 1, wanted: Wanted::Run, ready: true, over }
+    Note { order: 1, wanted: Wanted::Run, ready: true, over, copied: Copied::Done }
 }
 
 impl Bench {

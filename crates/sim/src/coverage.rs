@@ -34,7 +34,8 @@ pub const EXPECTED: &[&str] = &[
     "drain left behind what may stay",
     "drain lost its node",
     "drain of several nodes",
-    "drains paused",
+    "drains paused under a caretaker",
+    "drains paused while the office moves",
     "drained",
     "drained node back with a new life",
     "edge waited for",
@@ -64,10 +65,14 @@ pub const EXPECTED: &[&str] = &[
     "request lost",
     "rollout complete",
     "rollout failed",
+    "scratch copy begun anew by another life",
+    "scratch copy broke off",
+    "scratch data copied",
     "service removed",
     "service scaled",
     "service updated",
     "start failed",
+    "started without its scratch data",
     "stateful placed",
     "stopped by an operator",
     "store cut off",
@@ -90,7 +95,7 @@ pub const EXPECTED: &[&str] = &[
 ];
 
 /// Seen in one of several hundred seeds: worth counting, not to be relied on.
-const RARE: &[&str] = &["last node reopened"];
+const RARE: &[&str] = &["last node reopened", "scratch data not there"];
 
 #[derive(Clone, Debug, Default)]
 pub struct Coverage(BTreeMap<&'static str, u64>);

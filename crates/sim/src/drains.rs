@@ -146,7 +146,10 @@ impl World {
                     self.fail(6, format!("the edge on m{machine} has withdrawn and serves on"));
                 }
             }
-            (Some(Withdrawal { done: true, .. }), None) => self.cover.hit("withdrawn edge came back"),
+            (Some(Withdrawal { done: true, .. }), None) => {
+                self.cover.hit("withdrawn edge came back");
+                self.check_return(machine);
+            }
             (Some(_), None) => self.cover.hit("edge came back before it had withdrawn"),
             (_, Some(_)) | (None, None) => {}
         }

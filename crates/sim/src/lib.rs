@@ -19,6 +19,7 @@ mod net;
 mod office;
 mod process;
 mod rng;
+mod scratch;
 mod store;
 mod swarm;
 mod trace;

@@ -291,6 +291,8 @@ impl World {
                 }
             }
             Output::Reconnect { why } => self.reconnect(machine, &why),
+            Output::Copy { id, note, what } => self.copy(machine, id, note, what),
+            Output::GiveUpCopy { id } => self.give_up_copy(machine, id),
             Output::Launch { id, note, run, what } => self.launch(machine, id, note, run, what),
             Output::Note { id, note } => {
                 if let Some(slot) = self.machines[machine].slots.get_mut(&id) {

@@ -1,7 +1,7 @@
 //! Candidates: campaigning, loading, being in office, and losing it without noticing at once.
 
 use checker::Observer;
-use model::{Cluster, InstanceId, Term, Time};
+use model::{Cluster, Code, InstanceId, Term, Time};
 use protocol::{
     coordinator::{self, Asked, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored},
     message::{DownBody, Refusal},
@@ -403,10 +403,13 @@ impl World {
         let now = self.local(machine);
         let Some(tenure) = self.tenure_mut(machine) else { return };
         let outputs = tenure.coordinator.handle(now, input);
-        let paused = tenure.coordinator.drains_paused(now).is_some();
-        let found = tenure.observer.observe(tenure.coordinator.cluster(), paused);
-        if paused && tenure.coordinator.cluster().nodes().any(|(_, node)| node.is_draining()) {
-            self.cover.hit("drains paused");
+        let paused = tenure.coordinator.drains_paused(now).map(|paused| paused.code);
+        let found = tenure.observer.observe(tenure.coordinator.cluster(), paused.is_some());
+        let drains = tenure.coordinator.cluster().drains().any(|drain| drain.is_unfinished());
+        match paused.filter(|_| drains) {
+            Some(Code::CaretakerLeads) => self.cover.hit("drains paused under a caretaker"),
+            Some(_) => self.cover.hit("drains paused while the office moves"),
+            None => {}
         }
         for violation in found {
             self.fail(violation.invariant(), violation.to_string());

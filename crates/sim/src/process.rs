@@ -31,6 +31,11 @@ pub struct Slot {
     launching: bool,
     pub launched_at: u64,
     pub state: State,
+    /// Whose scratch data is in its directory, whole.
+    pub took: Option<InstanceId>,
+    /// The copy that is under way, and the life of the daemon that began one last.
+    pub copy: Option<u64>,
+    pub copy_life: u64,
 }
 
 pub enum State {
@@ -78,6 +83,13 @@ impl FoundProcess {
 }
 
 impl Slot {
+    /// Written down, and not started.
+    pub fn to_be_filled(note: Note, run: Arc<Run>, now: u64) -> Slot {
+        let (launched_at, state) = (now, State::NotStarted);
+        let (took, copy, copy_life) = (None, None, 0);
+        Slot { note, run, runs: 0, launching: false, launched_at, state, took, copy, copy_life }
+    }
+
     pub fn live(&self) -> Option<&Live> {
         match &self.state {
             State::Live(live) => Some(live),
@@ -98,12 +110,13 @@ impl World {
         self.say(format!("m{machine} launches {id}, run {run}"));
         let slots = &mut self.machines[machine].slots;
         let alive = slots.get(&id).is_some_and(|slot| slot.live().is_some());
-        let launched_at = self.now;
-        let state = State::NotStarted;
-        slots.insert(id, Slot { note, run: what, runs: run, launching: true, launched_at, state });
+        let took = slots.get(&id).and_then(|slot| slot.took);
+        let slot = Slot::to_be_filled(note, what, self.now);
+        slots.insert(id, Slot { runs: run, launching: true, took, ..slot });
         if alive {
             self.fail(11, format!("m{machine} launches {id} while its process lives"));
         }
+        self.check_scratch(machine, id);
         // Without keepers nothing stops a launch that is under way when the fence comes.
         let slow = !self.calm && self.swarm.keepers && self.rng.chance(self.swarm.process.slow);
         let delay = if slow { self.rng.between(500, 5000) } else { self.rng.between(5, 100) };
@@ -234,7 +247,10 @@ impl World {
         let ids: Vec<InstanceId> = self.machines[machine]
             .slots
             .iter_mut()
-            .filter_map(|(id, slot)| std::mem::take(&mut slot.launching).then_some(*id))
+            .filter_map(|(id, slot)| {
+                slot.copy = None;
+                std::mem::take(&mut slot.launching).then_some(*id)
+            })
             .collect();
         for id in ids {
             if !self.rng.chance(500) || !self.machines[machine].powered {
@@ -345,6 +361,7 @@ impl World {
         if slot.is_some_and(|slot| slot.live().is_some()) {
             self.fail(17, format!("m{machine} erases {id} while its process lives"));
         }
+        self.check_erased(id);
         self.cover.hit("forgotten");
         let delay = self.rng.between(1, 20);
         self.tell_daemon(delay, machine, ToDaemon::Node(Input::Erased { id }));

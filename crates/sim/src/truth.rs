@@ -37,6 +37,7 @@ impl World {
                 Err(error) => return self.fail(14, format!("what was written cannot be read: {error}")),
             };
             self.check_committed(&change);
+            self.note_scratch(&change);
             if let Change::Node(node) = &change {
                 nodes.extend(self.mirror.node_by_id(node.id.as_str()).map(|entry| entry.rec.clone()));
             }
@@ -188,6 +189,23 @@ impl World {
             if sends && daemon.lease_until > self.now && waited_for {
                 self.fail(15, format!("m{machine} stops {id}, and the edge on m{edge} still sends there"));
             }
+        }
+    }
+
+    /// An edge that was not waited for opens its ports again: it sends nothing to what was told to stop
+    /// meanwhile.
+    pub fn check_return(&mut self, machine: usize) {
+        let Some(daemon) = self.machines[machine].daemon.as_ref() else { return };
+        let leased = |decided_at: u64| {
+            daemon.lease_until > self.now && (self.is_reliable() || daemon.leased_since <= decided_at)
+        };
+        let sets = daemon.edge.as_ref().and_then(|edge| edge.sets());
+        let backends = sets.iter().flat_map(|sets| &sets.sets).flat_map(|set| &set.backends);
+        let stale = backends
+            .map(|backend| backend.instance)
+            .find(|id| self.stop_decided.get(id).is_some_and(|decided_at| leased(*decided_at)));
+        if let Some(id) = stale {
+            self.fail(15, format!("the edge on m{machine} comes back and sends to {id}, which is to stop"));
         }
     }
 

@@ -293,7 +293,7 @@ impl World {
         let max_parallel = self.rng.between(1, 3) as u32;
         let healthy_deadline = millis(self.rng.between(3000, 20_000));
         let zone = if self.rng.chance(500) { "a" } else { "b" };
-        ServiceSpec {
+        let mut spec = ServiceSpec {
             kind,
             command: vec!["/bin/true".to_owned()],
             env,
@@ -317,7 +317,10 @@ impl World {
                 true => BTreeMap::from([("zone".to_owned(), zone.to_owned())]),
                 false => BTreeMap::new(),
             },
-        }
+        };
+        // Not drawn, so that seeds without it stay what they were.
+        spec.disk.migrate = matches!(name.as_str(), "cache" | "mail") && spec.memory.is_multiple_of(2);
+        spec
     }
 
     /// The last thing operators do: every node may work again.

@@ -103,6 +103,7 @@ pub enum ToDaemon {
     Disconnected,
     Node(node::Input),
     Check { id: InstanceId, run: u32 },
+    Copied { id: InstanceId, attempt: u64 },
     Edge(edge::Input),
     Office(OfficeInput),
     Task { feed: FeedName, span: SpanName, run: u32, step: TaskStep },
@@ -130,6 +131,8 @@ pub struct World {
     pub drain_ended: BTreeSet<String>,
     /// Nodes whose edge has withdrawn, and for which drain.
     pub withdrew: BTreeSet<(String, u64)>,
+    /// Instances that have had their scratch data, or have given it up.
+    pub scratch_settled: BTreeSet<InstanceId>,
     pub workload: Workload,
     pub feeds: FeedWorld,
     /// Faults are over.
@@ -166,6 +169,7 @@ impl World {
             stop_decided: BTreeMap::new(),
             drain_ended: BTreeSet::new(),
             withdrew: BTreeSet::new(),
+            scratch_settled: BTreeSet::new(),
             workload: Workload::default(),
             feeds: FeedWorld::default(),
             calm: false,
@@ -293,6 +297,7 @@ impl World {
             ToDaemon::Opened { conn } => self.opened(machine, conn),
             ToDaemon::Disconnected => self.node_input(machine, node::Input::Disconnected),
             ToDaemon::Node(input) => self.node_input(machine, input),
+            ToDaemon::Copied { id, attempt } => self.copy_is_due(machine, id, attempt),
             ToDaemon::Check { id, run } => self.check_process(machine, id, run),
             ToDaemon::Edge(input) => self.edge_input(machine, input),
             ToDaemon::Office(input) => self.office_input(machine, input),

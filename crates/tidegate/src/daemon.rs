@@ -46,7 +46,12 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     let edge = config.roles.edge.then(|| EdgeHandle::start(config.edge_host, config.withdraw_delay));
     let agent_stop = CancellationToken::new();
     let agent = start_agent(&config, args.adopt, edge.as_ref(), agent_stop.clone()).await?;
-    let router = router(&config, office.as_ref(), &agent, edge.as_ref())?;
+    let mut state = api_state(&config, office.as_ref(), &agent)?;
+    if let Some(edge) = &edge {
+        let (report, stopping) = (edge.watch(), agent_stop.clone());
+        state = state.with_health(move || away(report.borrow().withdrawal, stopping.is_cancelled()));
+    }
+    let router = server::router(state).merge(local_router(agent.instances_dir().to_owned()));
     let answering = serve_api(api, router, shutdown.clone());
     tracing::info!(node = config.id, api = %config.api, "up");
     let mut agent = std::pin::pin!(agent.ended());
@@ -182,32 +187,24 @@ fn serve_streams(listener: TcpListener, office: OfficeHandle, shutdown: Cancella
     })
 }
 
-fn router(
-    config: &Config,
-    office: Option<&OfficeHandle>,
-    agent: &AgentHandle,
-    edge: Option<&EdgeHandle>,
-) -> Outcome<Router> {
+fn api_state(config: &Config, office: Option<&OfficeHandle>, agent: &AgentHandle) -> Outcome<ApiState> {
     let state = match office {
         Some(office) => ApiState::candidate(office.clone()),
         None => ApiState::daemon(&config.id, agent.coordinator.clone()),
     };
     let state = state.map_err(|error| Failure::error(format!("cannot set up HTTP: {error}")))?;
     let (id, stats) = (config.id.clone(), agent.stats.clone());
-    let state = state.with_metrics(move || node_metrics(&id, *stats.borrow()));
-    let state = match edge {
-        Some(edge) => {
-            let edge = edge.watch();
-            state.with_health(move || edge.borrow().withdrawal.map(away))
-        }
-        None => state,
-    };
-    Ok(server::router(state).merge(local_router(agent.instances_dir().to_owned())))
+    Ok(state.with_metrics(move || node_metrics(&id, *stats.borrow())))
 }
 
 /// Why a load balancer should send nothing here.
-fn away(withdrawal: Withdrawal) -> &'static str {
-    if withdrawal.done { "withdrawn" } else { "withdrawing" }
+fn away(withdrawal: Option<Withdrawal>, stopping: bool) -> Option<&'static str> {
+    match withdrawal {
+        _ if stopping => Some("stopping"),
+        Some(Withdrawal { done: true, .. }) => Some("withdrawn"),
+        Some(Withdrawal { done: false, .. }) => Some("withdrawing"),
+        None => None,
+    }
 }
 
 /// What every daemon tells of its own node, whoever coordinates.

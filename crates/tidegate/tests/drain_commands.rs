@@ -314,10 +314,16 @@ fn what_preflight_refuses_ends_with_4() {
             ("PUT /v1/nodes/node-2/drain", std::slice::from_ref(&refused)),
             ("POST /v1/drains", std::slice::from_ref(&refused)),
             ("POST /v1/nodes/node-2/drain/plan", std::slice::from_ref(&refused)),
+            ("POST /v1/drains/plan", std::slice::from_ref(&refused)),
         ]);
-        for args in
-            [&["node-2"][..], &["node-2", "node-3"], &["--selector", "rack=r1"], &["node-2", "--plan"]]
-        {
+        for args in [
+            &["node-2"][..],
+            &["node-2", "node-3"],
+            &["--selector", "rack=r1"],
+            &["node-2", "--plan"],
+            &["node-2", "node-3", "--plan"],
+            &["--selector", "rack=r1", "--plan"],
+        ] {
             let args: Vec<&str> = ["node", "drain"].iter().chain(args).copied().collect();
             let done = server.run(&args);
             assert_eq!(
@@ -456,6 +462,35 @@ fn a_plan_says_where_everything_goes_and_what_is_in_the_way() {
     assert_eq!(server.asked.lock().unwrap().len(), 1);
     let done = server.run(&["node", "drain", "node-2", "--plan", "-o", "json"]);
     assert_eq!(serde_json::from_str::<Value>(&done.stdout).unwrap(), plan);
+}
+
+#[test]
+fn a_plan_of_several_nodes_is_asked_for_once_and_shown_node_by_node() {
+    let plan = |node: &str, unit: &str| {
+        json!({
+            "node": node, "moves": [{ "unit": unit, "to": "node-1", "wave": 1 }], "blockers": [], "waits": [],
+            "waves": 1, "eta_seconds": 12.0, "eta_basis": "min_healthy_time × waves"
+        })
+    };
+    let both = json!({ "items": [plan("node-2", "instance/web-1"), plan("node-3", "instance/web-2")] });
+    let server = Canned::new(&[("POST /v1/drains/plan", &[(200, both.clone())])]);
+    let done = server.run(&["node", "drain", "node-2", "node-3", "--plan"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    expect![[r#"
+        node-2: 1 would move in 1 wave; about 12s (min_healthy_time × waves); nothing was changed
+
+        WAVE  UNIT   FROM    TO
+        1     web-1  node-2  node-1
+
+        node-3: 1 would move in 1 wave; about 12s (min_healthy_time × waves); nothing was changed
+
+        WAVE  UNIT   FROM    TO
+        1     web-2  node-3  node-1
+    "#]]
+    .assert_eq(&done.stdout);
+    assert_eq!(server.asked.lock().unwrap().len(), 1);
+    let done = server.run(&["node", "drain", "--selector", "rack=r1", "--plan", "-o", "json"]);
+    assert_eq!(serde_json::from_str::<Value>(&done.stdout).unwrap(), both);
 }
 
 #[test]

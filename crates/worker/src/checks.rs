@@ -25,6 +25,10 @@ use crate::sys::Pidfd;
 /// When the first check runs, and the first step of the backoff.
 const FIRST_AFTER: Duration = Duration::from_millis(25);
 
+/// What is ready after some time is seen to be within this part of it: doubling the pause each time would
+/// keep a service that takes 200 ms waiting for almost as long again.
+const BACKOFF_PART: u32 = 4;
+
 /// The status line of a sane server is far shorter.
 const STATUS_LINE_MAX: usize = 8 << 10;
 
@@ -78,6 +82,7 @@ pub struct CheckResult {
 /// and kills a command that is under way.
 pub async fn run(check: Check, results: mpsc::Sender<CheckResult>, cancel: CancellationToken) {
     let work = async {
+        let begun = tokio::time::Instant::now();
         let mut delay = FIRST_AFTER.min(check.interval);
         let mut has_passed = false;
         loop {
@@ -87,7 +92,7 @@ pub async fn run(check: Check, results: mpsc::Sender<CheckResult>, cancel: Cance
             if results.send(result).await.is_err() {
                 return;
             }
-            delay = next_delay(delay, has_passed, check.interval);
+            delay = next_delay(begun.elapsed(), has_passed, check.interval);
         }
     };
     tokio::select! {
@@ -96,8 +101,8 @@ pub async fn run(check: Check, results: mpsc::Sender<CheckResult>, cancel: Cance
     }
 }
 
-fn next_delay(delay: Duration, has_passed: bool, interval: Duration) -> Duration {
-    if has_passed { interval } else { (delay * 2).min(interval) }
+fn next_delay(waited: Duration, has_passed: bool, interval: Duration) -> Duration {
+    if has_passed { interval } else { (waited / BACKOFF_PART).max(FIRST_AFTER).min(interval) }
 }
 
 /// One check, within its timeout.
@@ -397,11 +402,16 @@ mod tests {
     fn checks_back_off_until_the_first_pass_and_then_keep_their_interval() {
         let interval = Duration::from_millis(150);
         let mut delays = vec![FIRST_AFTER];
-        for has_passed in [false, false, false, false, true] {
-            delays.push(next_delay(delays[delays.len() - 1], has_passed, interval));
+        while delays[delays.len() - 1] < interval {
+            let waited: Duration = delays.iter().sum();
+            delays.push(next_delay(waited, false, interval));
+            assert!(delays[delays.len() - 1] <= (waited / 4).max(FIRST_AFTER), "seen soon after it is ready");
         }
-        assert_eq!(delays.iter().map(Duration::as_millis).collect::<Vec<_>>(), [25, 50, 100, 150, 150, 150]);
+        let seen: Vec<_> = delays.iter().map(Duration::as_millis).collect();
+        assert_eq!(seen, [25, 25, 25, 25, 25, 31, 39, 48, 61, 76, 95, 119, 149, 150]);
         assert_eq!(next_delay(FIRST_AFTER, true, interval), interval);
+        let short = Duration::from_millis(10);
+        assert_eq!(next_delay(Duration::from_secs(9), false, short), short);
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ pub mod host;
 pub mod logs;
 pub mod ports;
 pub mod runtime;
+pub mod scratch;
 pub mod shim;
 pub mod sys;
 pub mod volumes;

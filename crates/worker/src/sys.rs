@@ -105,6 +105,20 @@ pub(crate) fn tmp_path(path: &Path) -> PathBuf {
 }
 
 /// Makes a rename or removal in the directory of `path` durable.
+/// As [`write_atomic`], but only for readers of this boot: what a loss of power leaves of it is open until
+/// somebody calls [`sync`].
+pub fn write_for_this_boot(path: &Path, content: &[u8]) -> io::Result<()> {
+    let tmp = tmp_path(path);
+    std::fs::write(&tmp, content)?;
+    std::fs::rename(&tmp, path)
+}
+
+/// What was written there, and that it is there, outlives a loss of power.
+pub fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()?;
+    sync_parent(path)
+}
+
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(dir) => File::open(dir)?.sync_all(),

@@ -21,5 +21,7 @@ mod status;
 
 pub use leave::{Class, Leave, class_of, must_leave};
 pub use preview::{Move, Preview, preview};
-pub use queue::{Dispatchers, Edges, Facts, Limits, advance, advance_with, edge_leaves_for, remaining};
+pub use queue::{
+    DEADLINE_WINDOW, Dispatchers, Edges, Facts, Limits, advance, advance_with, edge_leaves_for, remaining,
+};
 pub use status::{Paused, Seen, Status, UnitStatus, status};

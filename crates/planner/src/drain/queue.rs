@@ -8,6 +8,11 @@ use model::{
 };
 
 use super::leave::{Class, class_of, class_of_release};
+use crate::scratch;
+
+/// Deadlines that fall within this of the first of them are acted on together, at the last of them: one
+/// plan sees everything that must go. None is acted on early, and none later than this.
+pub const DEADLINE_WINDOW: Millis = Millis::secs(5);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -114,18 +119,21 @@ pub fn advance(txn: &mut Txn<'_>, limits: Limits) -> Option<Time> {
 pub fn advance_with(txn: &mut Txn<'_>, limits: Limits, facts: &Facts) -> Option<Time> {
     let unfinished: Vec<Drain> = txn.drains().filter(|drain| drain.is_unfinished()).cloned().collect();
     let mut wake: Option<Time> = None;
+    let due = deadlines(txn).into_iter().rfind(|at| *at <= txn.now());
     for mut drain in unfinished.clone() {
         let before = drain.clone();
         let epoch = drain.epoch;
         for part in &mut drain.nodes {
             if part.state == DrainState::Draining {
+                let due = due.filter(|_| !facts.paused);
+                part.deadline_reached |= part.deadline.is_some_and(|deadline| Some(deadline) <= due);
                 step(txn, (epoch, part), limits, facts);
             }
         }
         store(txn, &before, drain);
     }
     let at_once = if facts.paused { 0 } else { limits.nodes_at_once };
-    let mut slots = at_once.saturating_sub(busy(txn));
+    let mut slots = at_once.saturating_sub(busy(txn, |_| true));
     for epoch in unfinished.iter().map(|drain| drain.epoch) {
         let Some(before) = txn.drain(epoch).cloned() else { continue };
         let mut drain = before.clone();
@@ -142,11 +150,31 @@ pub fn advance_with(txn: &mut Txn<'_>, limits: Limits, facts: &Facts) -> Option<
     }
     for part in txn.drains().flat_map(|drain| &drain.nodes).filter(|part| part.state == DrainState::Draining)
     {
-        let deadline = part.deadline.filter(|_| !part.deadline_reached && !facts.paused);
         let stall = part.progress_at.map(|at| at + limits.stall_after).filter(|at| *at > txn.now());
-        wake = [wake, deadline, stall].into_iter().flatten().min();
+        wake = [wake, stall].into_iter().flatten().min();
     }
-    wake
+    let deadline = deadlines(txn).into_iter().next().filter(|_| !facts.paused);
+    deadline.into_iter().chain(wake).min()
+}
+
+/// When deadlines that are not reached are acted on, soonest first.
+fn deadlines(cluster: &Cluster) -> Vec<Time> {
+    let parts = cluster.drains().flat_map(|drain| &drain.nodes);
+    let waiting = parts.filter(|part| part.state == DrainState::Draining && !part.deadline_reached);
+    let times: BTreeSet<Time> = waiting.filter(|part| !is_forced(part)).filter_map(|p| p.deadline).collect();
+    let mut together: Vec<(Time, Time)> = Vec::new();
+    for at in times {
+        match together.last_mut() {
+            Some((first, last)) if at.since(*first) < DEADLINE_WINDOW => *last = at,
+            Some(_) | None => together.push((at, at)),
+        }
+    }
+    together.into_iter().map(|(_, last)| last).collect()
+}
+
+/// Its deadline is now, whenever that is asked for: it waits for no other.
+fn is_forced(part: &DrainNode) -> bool {
+    part.options.deadline == Some(Millis::ZERO)
 }
 
 fn store(txn: &mut Txn<'_>, before: &Drain, drain: Drain) {
@@ -179,9 +207,9 @@ fn follow_ending(txn: &mut Txn<'_>, part: &DrainNode) {
     txn.put(Change::Node(next));
 }
 
-/// Nodes that use a slot. One with nothing but blockers left gives it back.
-fn busy(cluster: &Cluster) -> u32 {
-    let draining = cluster.nodes().filter(|(ix, node)| {
+/// Of these nodes, how many use a slot. One with nothing but blockers left gives it back.
+pub(super) fn busy(cluster: &Cluster, of: impl Fn(NodeIx) -> bool) -> u32 {
+    let draining = cluster.nodes().filter(|(ix, _)| of(*ix)).filter(|(ix, node)| {
         let included = node.drain.as_ref().is_some_and(|drain| drain.include_stateful);
         let mut units = remaining(cluster, *ix).map(|(_, class)| class == Class::Stateful && !included);
         // The first that is not blocked will do, and nothing left at all is no blocker either.
@@ -227,7 +255,8 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
     if txn.node(ix).rec.is_offline() {
         return end(part, Ending::NodeLost, now);
     }
-    part.deadline_reached |= part.deadline.is_some_and(|deadline| deadline <= now) && !facts.paused;
+    let forced = is_forced(part) && part.deadline.is_some_and(|deadline| deadline <= now);
+    part.deadline_reached |= forced && !facts.paused;
     let (mut units, mut stateful) = (0, Vec::new());
     for (id, class) in left(txn, ix, part.options.ignore_system) {
         units += 1;
@@ -250,7 +279,9 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
         return;
     }
     if units == 0 {
-        let up = part.deadline_reached || replacements_are_up(txn, ix, part);
+        // What is copied from the node needs the node; past the deadline nothing is waited for.
+        let done_with = || replacements_are_up(txn, ix, part) && scratch::handed_over(txn, ix).is_empty();
+        let up = part.deadline_reached || done_with();
         if up && edge_is_gone(txn, ix, (epoch, part), facts) {
             end(part, Ending::Drained, now);
         }

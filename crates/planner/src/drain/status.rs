@@ -9,6 +9,7 @@ use super::{
     leave::{Class, Leave, class_of, must_leave},
     queue::is_only_edge,
 };
+use crate::scratch;
 
 /// Starting a process and its first check take about this long, where nothing better is known.
 pub(super) const START_GUESS: Millis = Millis::secs(2);
@@ -61,7 +62,9 @@ pub fn status(cluster: &Cluster, part: &DrainNode, seen: &Seen<'_>, now: Time) -
     let left = cluster.instances_on(ix).filter(|instance| !instance.is_over() && !ignored(instance));
     let left: Vec<&Instance> = left.collect();
     let show = |instance: &&Instance| unit(cluster, part, instance, replacement(cluster, instance), seen);
-    let units: Vec<UnitStatus> = left.iter().map(show).collect();
+    let handed_over = scratch::handed_over(cluster, ix);
+    let handed_over = handed_over.into_iter().map(|(old, taker)| copying(cluster, old, taker, seen));
+    let units: Vec<UnitStatus> = left.iter().map(show).chain(handed_over).collect();
     let progress = match (part.state, part.total) {
         (DrainState::Queued, _) => 0.0,
         (_, 0) => 1.0,
@@ -126,7 +129,9 @@ fn unit(
     let started = part.started_at;
     let (code, blocks, message, since) = match class {
         _ if part.state == DrainState::Queued => {
-            (Code::DrainQueued, false, "its node waits for its turn".to_owned(), None)
+            let node = cluster.node(instance.node).drain.as_ref();
+            let asked = node.and_then(|drain| cluster.drain(drain.epoch)).map(|drain| drain.created_at);
+            (Code::DrainQueued, false, "its node waits for its turn".to_owned(), asked)
         }
         Class::Stateful if !part.options.include_stateful => {
             let message = "its data is on a volume of this node".to_owned();
@@ -135,11 +140,11 @@ fn unit(
         _ if instance.desired == Desired::Draining => {
             let edges = (seen.edges_left)(instance.id);
             let message = format!("{edges} edges have not confirmed that they send nothing there");
-            (Code::EdgeConfirming, false, message, None)
+            (Code::EdgeConfirming, false, message, Some(instance.desired_since))
         }
         _ if instance.desired == Desired::Stopped => {
             let message = "told to stop; its node has not said that it has".to_owned();
-            (Code::GracePeriod, false, message, None)
+            (Code::GracePeriod, false, message, Some(instance.desired_since))
         }
         Class::Stateless | Class::Stateful | Class::System
             if let Some(Paused { code, since }) = seen.paused.filter(|_| replacement.is_none()) =>
@@ -160,6 +165,22 @@ fn unit(
     UnitStatus { id: instance.id, unit, class, code, blocks, message, since }
 }
 
+/// One that is gone, and whose scratch data is still needed from here.
+fn copying(cluster: &Cluster, old: &Instance, taker: Option<&Instance>, seen: &Seen<'_>) -> UnitStatus {
+    let placed = taker.map(|taker| {
+        let (name, node) = (cluster.instance_name(taker), &cluster.node(taker.node).rec.id);
+        (Code::DiskCopying, format!("{name} on {node} takes its scratch data over"), Some(taker.created_at))
+    });
+    let told = || {
+        let told = (seen.reasons)(old.service).first();
+        told.map(|reason| (reason.code, reason.message.clone(), reason.since))
+    };
+    let waits = || (Code::DiskCopying, "its successor is to take its scratch data over".to_owned(), None);
+    let (code, message, since) = placed.or_else(told).unwrap_or_else(waits);
+    let unit = format!("instance/{}", cluster.instance_name(old));
+    UnitStatus { id: old.id, unit, class: class_of(cluster, old), code, blocks: false, message, since }
+}
+
 /// Why a stateless instance has not begun to leave.
 fn waits_for(
     cluster: &Cluster,
@@ -168,14 +189,17 @@ fn waits_for(
     replacement: Option<&Instance>,
     seen: &Seen<'_>,
 ) -> Why {
-    if let Some(replacement) = replacement {
+    let told = (seen.reasons)(instance.service)
+        .iter()
+        .find(|reason| !matches!(reason.code, Code::VolumeHomeNodeOffline));
+    // One that is up and lets nobody go fills a place that was missing meanwhile.
+    let stands_in =
+        |new: &&Instance| !(new.is_available() && told.is_some_and(|told| has_no_place(told.code)));
+    if let Some(replacement) = replacement.filter(stands_in) {
         let (name, node) = (cluster.instance_name(replacement), &cluster.node(replacement.node).rec.id);
         let message = format!("{name} on {node} is {}", replacement.actual.as_str());
         return (Code::ReplacementStarting, false, message, Some(replacement.created_at));
     }
-    let told = (seen.reasons)(instance.service)
-        .iter()
-        .find(|reason| !matches!(reason.code, Code::VolumeHomeNodeOffline));
     if let Some(reason) = told {
         let blocks = reason.code == Code::ReplacementUnhealthy;
         return (reason.code, blocks, reason.message.clone(), reason.since);

@@ -5,9 +5,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Actual, Change, Cluster, ClusterId, Code, Desired, Drain, DrainNode, DrainOptions, Exit, Health,
-    Instance, InstanceId, Intent, Life, MemoryCaps, Meta, Millis, Node, NodeId, ProcessEpoch, Resources,
-    Roles, Rollout, RolloutState, Service, ServiceSpec, Time, Txn, spec::ServiceFile,
+    Actual, Change, Cluster, ClusterId, Code, Desired, Drain, DrainNode, DrainOptions, DrainState, Ending,
+    Exit, Health, Instance, InstanceId, Intent, Life, MemoryCaps, Meta, Millis, Node, NodeId, ProcessEpoch,
+    Resources, Roles, Rollout, RolloutState, Service, ServiceSpec, Time, Txn, spec::ServiceFile,
 };
 use planner::{
     Drains, Ids, Planned,
@@ -21,6 +21,9 @@ pub struct World {
     pub cluster: Cluster,
     ids: Ids,
     pub now: Time,
+    pub limits: Limits,
+    /// When the drains want to be looked at again.
+    pub wake: Option<Time>,
     pub drains: Drains,
     /// Edges that have said that they are gone; `None`: each is, as soon as it is told to.
     pub gone: Option<Vec<(&'static str, u64)>>,
@@ -76,8 +79,9 @@ impl World {
             maintainer_epoch: 0,
         }));
         let ids = Ids::new(cluster.meta());
-        let (drains, now) = (Drains::Go, Time(1_000_000));
-        let mut world = World { cluster, ids, now, drains, gone: None, planned: BTreeMap::new() };
+        let (drains, now, limits) = (Drains::Go, Time(1_000_000), World::LIMITS);
+        let planned = BTreeMap::new();
+        let mut world = World { cluster, ids, now, limits, wake: None, drains, gone: None, planned };
         for n in 1..=count {
             world.node(&format!("n{n}"), 1024 * MIB, &[]);
         }
@@ -164,6 +168,15 @@ impl World {
         epoch
     }
 
+    /// Somebody takes this node out of its drain.
+    pub fn change_drain_to_cancelled(&mut self, node: &str) {
+        let mut drain = self.cluster.last_drain_of(node).unwrap().clone();
+        for part in drain.nodes.iter_mut().filter(|part| part.node.as_str() == node) {
+            (part.state, part.ended_at) = (DrainState::Ended(Ending::Cancelled), Some(self.now));
+        }
+        self.cluster.apply(&Change::Drain(drain));
+    }
+
     /// Starts moves for balance; returns how many.
     pub fn balance(&mut self, how_many: usize) -> usize {
         let mut txn = Txn::new(&mut self.cluster, self.now);
@@ -194,6 +207,18 @@ impl World {
         panic!("it does not come to rest:\n{}", self.show());
     }
 
+    /// Asks for another number of instances.
+    pub fn scale(&mut self, service: &str, count: u32) {
+        let rec = Service { count, ..self.service(service).clone() };
+        self.cluster.apply(&Change::Service(rec));
+    }
+
+    /// Asks for a service to go.
+    pub fn remove(&mut self, service: &str) {
+        let rec = Service { removed: true, ..self.service(service).clone() };
+        self.cluster.apply(&Change::Service(rec));
+    }
+
     /// Plans every service until nothing changes; asserts that planning again makes no change.
     pub fn plan(&mut self) -> usize {
         let services: Vec<_> =
@@ -208,7 +233,7 @@ impl World {
         };
         let facts = Facts { edges, dispatchers: Dispatchers::Assumed, paused: self.drains == Drains::Paused };
         let mut txn = Txn::new(&mut self.cluster, self.now);
-        let _wake = advance_with(&mut txn, World::LIMITS, &facts);
+        self.wake = advance_with(&mut txn, self.limits, &facts);
         total += txn.finish().0.len();
         for (ix, name) in services {
             for round in 0.. {

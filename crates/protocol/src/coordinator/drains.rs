@@ -280,59 +280,55 @@ impl Coordinator {
         drain::status(&self.cluster, part, &seen, now)
     }
 
-    /// What a drain of this node would do; refused as the drain would be. Changes nothing.
-    pub fn preview_drain(&self, node: &str, request: &DrainRequest, now: Time) -> Result<Preview, ApiError> {
-        self.rehearse_drain(node, request, now).map(|rehearsal| rehearsal.play())
-    }
-
-    /// As [`preview_drain`](Self::preview_drain), on a copy that may be played through elsewhere.
-    pub fn rehearse_drain(
-        &self,
-        node: &str,
-        request: &DrainRequest,
-        now: Time,
-    ) -> Result<Rehearsal, ApiError> {
-        let ix = self.node_ix(node)?;
+    /// What this drain would do, node by node, on a copy that may be played through elsewhere; refused
+    /// as the drain would be. Changes nothing.
+    pub fn rehearse_drain(&self, request: &DrainRequest, now: Time) -> Result<Rehearsal, ApiError> {
         check_sizes(request)?;
-        let running = self.cluster.node(ix).drain.as_ref().and_then(|drain| self.cluster.drain(drain.epoch));
-        let before = match running.and_then(|drain| drain.part(node)) {
+        let nodes = self.named(request)?;
+        let before = match self.running_part(&nodes) {
             Some(part) => part.options.clone(),
             None => {
-                self.preflight(&[ix])?;
+                self.preflight(&nodes)?;
                 DrainOptions { deadline: self.limits.default_deadline, ..Default::default() }
             }
         };
         Ok(Rehearsal {
             cluster: self.cluster.clone(),
-            node: node.to_owned(),
+            nodes: nodes.iter().map(|ix| self.cluster.node(*ix).rec.id.clone()).collect(),
             options: options(&before, request),
             limits: self.limits,
             now,
         })
+    }
+
+    /// The part whose options a request for one node changes.
+    fn running_part(&self, nodes: &[NodeIx]) -> Option<&DrainNode> {
+        let [node] = nodes else { return None };
+        let node = self.cluster.node(*node);
+        self.cluster.drain(node.drain.as_ref()?.epoch)?.part(node.rec.id.as_str())
     }
 }
 
 /// A drain that is only played through.
 pub struct Rehearsal {
     cluster: Cluster,
-    node: String,
+    nodes: Vec<NodeId>,
     options: DrainOptions,
     limits: drain::Limits,
     now: Time,
 }
 
 impl Rehearsal {
-    pub fn play(&self) -> Preview {
-        drain::preview(&self.cluster, &self.node, &self.options, self.limits, self.now)
+    /// One preview per node, in the order of their turns.
+    pub fn play(&self) -> Vec<(NodeId, Preview)> {
+        let nodes: Vec<&str> = self.nodes.iter().map(NodeId::as_str).collect();
+        let previews = drain::preview(&self.cluster, &nodes, &self.options, self.limits, self.now);
+        self.nodes.iter().cloned().zip(previews).collect()
     }
 
     /// As it was when it was asked.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
-    }
-
-    pub fn node(&self) -> &str {
-        &self.node
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{DrainState, Millis, NodeIx, Time};
+use model::{DrainState, Intent, Millis, NodeIx, Time};
 use planner::drain::edge_leaves_for;
 
 use super::Coordinator;
@@ -15,7 +15,18 @@ impl Coordinator {
     /// It has closed its ports and sends nothing to anybody, until it is told to come back.
     pub(super) fn has_withdrawn(&self, node: NodeIx) -> bool {
         let said = self.sessions.get(&node).and_then(|session| session.edge.withdrawal);
-        said.is_some_and(|said| said.done && edge_leaves_for(&self.cluster, node) == Some(said.drain))
+        said.is_some_and(|said| said.done && self.leaves_for(node) == Some(said.drain))
+    }
+
+    /// For which drain's sake the edge of this node is to be away. That of a disabled node stays as it
+    /// was told last.
+    fn leaves_for(&self, node: NodeIx) -> Option<u64> {
+        match (self.cluster.node(node).rec.intent, self.sessions.get(&node)) {
+            (Intent::Disabled, Some(session)) => session.told_or_said(),
+            (Intent::Disabled | Intent::Active | Intent::Drained | Intent::Stopping, _) => {
+                edge_leaves_for(&self.cluster, node)
+            }
+        }
     }
 
     /// Edges that are gone for the sake of a drain that waits for nothing else.
@@ -38,10 +49,9 @@ impl Coordinator {
 
     /// Tells an edge what to do, unless it was told or is known to do it.
     pub(super) fn tell_edge(&mut self, node: NodeIx, now: Time) {
-        let wanted = edge_leaves_for(&self.cluster, node);
+        let wanted = self.leaves_for(node);
         let Some(session) = self.sessions.get(&node) else { return };
-        let said = session.edge.withdrawal.map(|said| said.drain);
-        if session.duty_sent.unwrap_or(said) != wanted {
+        if session.told_or_said() != wanted {
             self.send_duty(node, wanted, now);
         }
     }
@@ -53,7 +63,7 @@ impl Coordinator {
             return;
         }
         let Some(session) = self.sessions.get(&node) else { return };
-        let wanted = edge_leaves_for(&self.cluster, node);
+        let wanted = self.leaves_for(node);
         let patience = Millis(2 * self.timing.heartbeat.0);
         let waited = session.duty_sent.is_none() || now.since(session.duty_sent_at) >= patience;
         if session.edge.withdrawal.map(|said| said.drain) != wanted && waited {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use model::{Desired, Instance, InstanceId, Millis, NodeIx, Time, VolumeId};
 
 use super::{Coordinator, timers::Timer};
-use crate::message::{DownBody, Order, Run, VolumeOrder, What};
+use crate::message::{DiskFrom, DownBody, Order, Run, VolumeOrder, What};
 
 /// An order that was not acknowledged is sent again after this.
 const RESEND_AFTER: Millis = Millis::secs(2);
@@ -108,6 +108,16 @@ impl Coordinator {
             let expected = self.cluster.volume(id.as_str()).is_some_and(|volume| volume.expected);
             VolumeOrder { id, expected }
         });
-        Run { service: rec.name.clone(), release: instance.release, slot: instance.slot, volume, spec }
+        let (service, disk_from) = (rec.name.clone(), self.disk_from(instance));
+        Run { service, release: instance.release, slot: instance.slot, volume, disk_from, spec }
+    }
+
+    /// Said for as long as the instance lives: its node knows whether it is done with it.
+    fn disk_from(&self, instance: &Instance) -> Option<DiskFrom> {
+        let from = instance.replaces.filter(|_| instance.scratch.takes())?;
+        let node = self.cluster.instance(from).map(|old| &self.cluster.node(old.node).rec);
+        // One that is offline is not waited for a second time.
+        let node = node.filter(|node| !node.is_offline());
+        Some(DiskFrom { instance: from, api: node.map_or(String::new(), |node| node.api.clone()) })
     }
 }

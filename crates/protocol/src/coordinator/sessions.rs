@@ -98,6 +98,12 @@ impl Session {
         self.unacked.insert(id, Told { revision, at });
     }
 
+    /// The drain for whose sake its edge is away or will be: what it was told counts, before that what
+    /// it said.
+    pub fn told_or_said(&self) -> Option<u64> {
+        self.duty_sent.unwrap_or(self.edge.withdrawal.map(|said| said.drain))
+    }
+
     pub fn waits_for_acks(&self) -> bool {
         !self.unacked.is_empty()
     }
@@ -479,6 +485,8 @@ fn is_over(actual: Actual) -> bool {
 fn reason_after(before: (Desired, Option<Code>), said: (Actual, Option<Code>)) -> Option<Code> {
     match (before, said) {
         ((Desired::Draining | Desired::Stopped, Some(Code::Unhealthy)), _) => Some(Code::Unhealthy),
+        // Only its node says so, and only while it is so: one that ended otherwise has had its data.
+        ((_, Some(Code::DiskCopying)), (_, said)) => said,
         ((_, noted), (actual, said)) => said.or(noted.filter(|_| is_over(actual))),
     }
 }
@@ -494,7 +502,11 @@ fn reported(before: &Instance, status: &Status, now: Time) -> Instance {
     }
     after.exit = status.exit;
     after.reason = reason_after((before.desired, before.reason), (status.actual, status.reason));
-    after.message = status.message.as_deref().map(Into::into);
+    let said = status.message.as_deref().map(Into::into);
+    // A later life of the daemon knows that the data did not come, and no longer why.
+    let known = before.message.clone();
+    after.message = said.or(known
+        .filter(|_| after.reason == Some(Code::DiskNotCopied) && before.reason == Some(Code::DiskNotCopied)));
     after.healthy_since = match (status.healthy_for, before.healthy_since) {
         (None, _) => None,
         (Some(_), Some(since)) if before.pid == status.pid => Some(since),
@@ -519,6 +531,9 @@ mod tests {
                 assert_eq!(reason_after(given_up, (actual, said)), Some(Code::Unhealthy));
             }
         }
+        // Whether it has had its scratch data is its node's word alone.
+        let copying = (Desired::Running, Some(Code::DiskCopying));
+        assert_eq!(reason_after(copying, (Actual::Stopped, None)), None);
         // One that is wanted may get better, or worse.
         let wanted = (Desired::Running, Some(Code::Unhealthy));
         assert_eq!(reason_after(wanted, (Actual::Ready, None)), None);

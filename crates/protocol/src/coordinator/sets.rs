@@ -12,6 +12,8 @@ use crate::message::{Backend, BackendSet, DownBody, SetRevision, Sets};
 pub(super) struct SetTable {
     revision: SetRevision,
     sets: BTreeMap<ServiceIx, BackendSet>,
+    /// What of each service its set was made from: a set is as long as its service is large.
+    made_from: BTreeMap<ServiceIx, u64>,
     /// At which revision an instance left its set.
     left: BTreeMap<InstanceId, SetRevision>,
     /// Changed since edges were last told.
@@ -25,6 +27,7 @@ impl SetTable {
         SetTable {
             revision,
             sets: BTreeMap::new(),
+            made_from: BTreeMap::new(),
             left: BTreeMap::new(),
             changed: BTreeMap::new(),
             told: revision,
@@ -96,6 +99,16 @@ impl SetTable {
 impl Coordinator {
     /// What edges should send to for this service, from its instances as they are.
     pub(super) fn recompute_set(&mut self, service: ServiceIx) {
+        match self.cluster.service(service).map(|entry| entry.served) {
+            Some(served) if self.sets.made_from.insert(service, served) == Some(served) => {
+                debug_assert_eq!(self.sets.get(service).cloned(), self.backend_set(service));
+                return;
+            }
+            Some(_) => {}
+            None => {
+                self.sets.made_from.remove(&service);
+            }
+        }
         let set = self.backend_set(service);
         self.sets.put(service, set);
     }

@@ -2,7 +2,8 @@
 //!
 //! | phase | entered | left |
 //! |---|---|---|
-//! | `Waiting` | ordered, or after a crash | its time comes: `Launching` |
+//! | `Waiting` | ordered, or after a crash | its time comes: `Launching`, or `Copying` if data is to come first |
+//! | `Copying` | the shell copies scratch data | it has ended: `Waiting` |
 //! | `Launching` | the shell starts it | it runs, or could not be started |
 //! | `Running` | the process runs | it ends, or its stop is ordered |
 //! | `Stopping` | the stop signal was sent | it ended; killed when its grace is over |
@@ -12,7 +13,10 @@ use std::sync::Arc;
 
 use model::{Actual, Code, Exit, Kind, Millis, Time};
 
-use super::Process;
+use super::{
+    Process,
+    copy::{Copied, Copy, CopyEnd, Next},
+};
 use crate::message::{Run, Status, What};
 
 /// Crashes without a stretch of [`STEADY_AFTER`] before the node gives an instance up.
@@ -45,6 +49,8 @@ pub struct Note {
     /// Nothing of it runs, for good. The coordinator may have been told, and something else may have
     /// taken its place: the next life must not start it again.
     pub over: Option<Ending>,
+    /// Scratch data that was to come before its first start.
+    pub copied: Copied,
 }
 
 /// How an instance that is over ended.
@@ -65,6 +71,7 @@ pub(super) struct MayStart {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     Waiting { until: Time },
+    Copying { given_up: bool },
     Launching,
     Running { pid: u32, since: Time },
     Stopping { pid: u32, kill_at: Time, killed: bool },
@@ -74,6 +81,8 @@ enum Phase {
 /// What an instance wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Do {
+    Copy,
+    GiveUpCopy,
     Launch { run: u32 },
     Watch { run: u32 },
     Signal,
@@ -90,6 +99,7 @@ pub(super) struct Local {
     pub stored: bool,
     wanted: Wanted,
     phase: Phase,
+    copy: Copy,
     /// The number of the present start.
     runs: u32,
     crashes: u32,
@@ -114,6 +124,8 @@ pub(super) struct Local {
 
 impl Local {
     pub fn ordered(order: u32, run: Arc<Run>, now: Time) -> Local {
+        let copy = Copy::ordered(&run);
+        let reason = copy.is_due().then_some(Code::DiskCopying);
         Local {
             order,
             run,
@@ -121,10 +133,11 @@ impl Local {
             stored: false,
             wanted: Wanted::Run,
             phase: Phase::Waiting { until: now },
+            copy,
             runs: 0,
             crashes: 0,
             ports: Vec::new(),
-            reason: None,
+            reason,
             message: None,
             exit: None,
             healthy_since: None,
@@ -140,8 +153,15 @@ impl Local {
 
     /// As found on disk. What runs goes on; what ended while nobody looked is handled as if seen now.
     pub fn found(note: Note, run: Arc<Run>, runs: u32, process: Process, now: Time) -> Local {
-        let mut local =
-            Local { runs, wanted: note.wanted, confirmed: false, ..Local::ordered(note.order, run, now) };
+        let copy = Copy::found(&run, note.copied);
+        let mut local = Local {
+            runs,
+            copy,
+            wanted: note.wanted,
+            confirmed: false,
+            ..Local::ordered(note.order, run, now)
+        };
+        local.clear_reason();
         match process {
             Process::Ended { exit, .. } if note.over.is_some() => local.exit = Some(exit),
             Process::Running { pid, ports } => {
@@ -224,7 +244,7 @@ impl Local {
         let since = match self.phase {
             Phase::Running { since, .. } => since,
             Phase::Launching | Phase::Stopping { .. } => now,
-            Phase::Waiting { .. } | Phase::Over { .. } => return,
+            Phase::Waiting { .. } | Phase::Copying { .. } | Phase::Over { .. } => return,
         };
         (self.healthy_since, self.ready, self.exit) = (None, false, Some(exit));
         let code = if memory_exceeded { Code::MemoryExceeded } else { Code::Exited };
@@ -277,8 +297,32 @@ impl Local {
         }
     }
 
+    /// Nothing is wrong with it, but for what it never got.
     fn clear_reason(&mut self) {
-        (self.reason, self.message) = (None, None);
+        (self.reason, self.message) = match self.copy.state {
+            Copied::Due => (Some(Code::DiskCopying), self.copy.cause.clone()),
+            Copied::Done => (None, None),
+            Copied::Not => (Some(Code::DiskNotCopied), self.copy.cause.clone()),
+        };
+    }
+
+    /// `gone_after`: a node that is silent for so long counts as gone.
+    pub fn copy_ended(&mut self, end: CopyEnd, gone_after: Millis, now: Time) {
+        let Phase::Copying { .. } = self.phase else { return };
+        self.phase = Phase::Waiting { until: now };
+        if self.is_to_end() {
+            // It never started: whatever came goes with it, and the data is still there for another.
+            return;
+        }
+        match self.copy.ended(end, gone_after, now) {
+            Next::Start => {}
+            Next::Again { at } => self.phase = Phase::Waiting { until: at },
+        }
+        self.clear_reason();
+    }
+
+    fn is_to_end(&self) -> bool {
+        self.wanted != Wanted::Run || self.fenced.is_some()
     }
 
     /// Its lease is over: it stops by itself, within what is left before others take over.
@@ -287,8 +331,11 @@ impl Local {
             return;
         }
         self.fenced = Some(kill_at);
-        (self.reason, self.message) =
-            (Some(Code::Fenced), Some("the coordinator was out of reach".to_owned()));
+        // One that still waits for its data never started: nothing of it is killed.
+        if !self.copy.is_due() {
+            (self.reason, self.message) =
+                (Some(Code::Fenced), Some("the coordinator was out of reach".to_owned()));
+        }
         match self.phase {
             Phase::Running { pid, .. } => {
                 wishes.push(Do::Signal);
@@ -299,7 +346,7 @@ impl Local {
                 self.phase = Phase::Stopping { pid, kill_at: later.min(kill_at), killed };
             }
             Phase::Waiting { .. } => self.phase = Phase::Over { failed: false },
-            Phase::Launching | Phase::Over { .. } => {}
+            Phase::Copying { .. } | Phase::Launching | Phase::Over { .. } => {}
         }
     }
 
@@ -310,13 +357,24 @@ impl Local {
         let may_start = may_start && self.confirmed;
         self.may_be_due = may_start;
         match self.phase.clone() {
-            Phase::Waiting { .. } if self.wanted != Wanted::Run || self.fenced.is_some() => {
+            Phase::Waiting { .. } if self.is_to_end() => {
                 // It waited to be started again, and will not be.
                 self.reason =
                     self.reason.map(|code| if code == Code::Restarting { Code::Exited } else { code });
                 self.phase = Phase::Over { failed: false };
             }
-            Phase::Waiting { until } if until <= now && may_start && self.wanted == Wanted::Run => {
+            Phase::Waiting { until } if until <= now && may_start && self.copy.is_due() => {
+                self.copy.begin(self.run.spec.migrate.healthy_deadline, now);
+                self.phase = Phase::Copying { given_up: false };
+                wishes.push(Do::Copy);
+            }
+            Phase::Copying { given_up: false }
+                if self.is_to_end() || self.copy.gives_up_at().is_some_and(|at| at <= now) =>
+            {
+                self.phase = Phase::Copying { given_up: true };
+                wishes.push(Do::GiveUpCopy);
+            }
+            Phase::Waiting { until } if until <= now && may_start => {
                 self.runs += 1;
                 self.phase = Phase::Launching;
                 wishes.push(Do::Launch { run: self.runs });
@@ -338,7 +396,11 @@ impl Local {
                 wishes.push(Do::Kill);
                 self.phase = Phase::Stopping { pid, kill_at: now + KILL_AGAIN_AFTER, killed: true };
             }
-            Phase::Waiting { .. } | Phase::Launching | Phase::Stopping { .. } | Phase::Over { .. } => {}
+            Phase::Waiting { .. }
+            | Phase::Copying { .. }
+            | Phase::Launching
+            | Phase::Stopping { .. }
+            | Phase::Over { .. } => {}
         }
     }
 
@@ -360,6 +422,7 @@ impl Local {
     pub fn next_wake(&self) -> Option<Time> {
         match self.phase {
             Phase::Waiting { until } => Some(until).filter(|_| self.may_be_due),
+            Phase::Copying { given_up } => self.copy.gives_up_at().filter(|_| !given_up),
             Phase::Stopping { kill_at, .. } => Some(kill_at),
             Phase::Running { .. } if !self.ready => {
                 self.healthy_since.map(|since| since + self.settle_time())
@@ -368,17 +431,23 @@ impl Local {
         }
     }
 
-    pub fn runs(&self) -> u32 {
-        self.runs
+    /// It has a directory, in which its note is kept.
+    pub fn is_on_disk(&self) -> bool {
+        self.runs > 0 || self.copy.on_disk
     }
 
     pub fn note(&self) -> Note {
         let over = match self.phase {
             Phase::Over { failed: true } => Some(Ending::Failed),
             Phase::Over { failed: false } => Some(Ending::Stopped),
-            Phase::Waiting { .. } | Phase::Launching | Phase::Running { .. } | Phase::Stopping { .. } => None,
+            Phase::Waiting { .. }
+            | Phase::Copying { .. }
+            | Phase::Launching
+            | Phase::Running { .. }
+            | Phase::Stopping { .. } => None,
         };
-        Note { order: self.order, wanted: self.wanted, ready: self.ready, over }
+        let copied = self.copy.state;
+        Note { order: self.order, wanted: self.wanted, ready: self.ready, over, copied }
     }
 
     /// It has something to say that the coordinator has not stored, and did not say it just now.
@@ -397,7 +466,7 @@ impl Local {
 
     fn actual(&self) -> Actual {
         match self.phase {
-            Phase::Waiting { .. } | Phase::Launching => Actual::Starting,
+            Phase::Waiting { .. } | Phase::Copying { .. } | Phase::Launching => Actual::Starting,
             Phase::Running { .. } if self.wanted != Wanted::Run => Actual::Unready,
             Phase::Running { .. } if self.ready => Actual::Ready,
             Phase::Running { .. } if self.reason == Some(Code::Unhealthy) => Actual::Unready,
@@ -411,7 +480,7 @@ impl Local {
     fn pid(&self) -> Option<u32> {
         match self.phase {
             Phase::Running { pid, .. } | Phase::Stopping { pid, .. } => Some(pid),
-            Phase::Waiting { .. } | Phase::Launching | Phase::Over { .. } => None,
+            Phase::Waiting { .. } | Phase::Copying { .. } | Phase::Launching | Phase::Over { .. } => None,
         }
     }
 

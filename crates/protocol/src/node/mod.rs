@@ -6,6 +6,7 @@
 //! *Invariant:* nothing here is stopped because the coordinator does not mention it. Orders of another
 //! cluster or an older term change nothing.
 
+mod copy;
 mod feeds;
 mod local;
 mod session;
@@ -20,6 +21,7 @@ use crate::{
     Timing,
     message::{Down, Duty, EdgeReport, Run, Sets, Status, Up},
 };
+pub use copy::{Copied, CopyEnd};
 use feeds::Feeds;
 pub use feeds::{FeedNews, FeedWork};
 use local::Local;
@@ -92,6 +94,11 @@ pub enum Input {
         passed: bool,
         message: String,
     },
+    /// The copy that was asked for is over, or was given up, and nothing of it goes on.
+    CopyEnded {
+        id: InstanceId,
+        end: CopyEnd,
+    },
     /// The directory of an instance is gone.
     Erased {
         id: InstanceId,
@@ -134,6 +141,17 @@ pub enum Output {
     /// The stream is of no use: dial again.
     Reconnect {
         why: String,
+    },
+    /// Write down what is ordered, then copy its scratch data here. What is half there from an earlier
+    /// try is thrown away; what is whole stays.
+    Copy {
+        id: InstanceId,
+        note: Note,
+        what: Arc<Run>,
+    },
+    /// Stop copying, and say when that is so.
+    GiveUpCopy {
+        id: InstanceId,
     },
     /// Write down what is ordered, then start it. `run` rises with every start of the instance.
     Launch {
@@ -273,6 +291,10 @@ impl Node {
             Input::Checked { id, run, passed, message } => {
                 self.with(id, |local, _| local.checked(run, passed, message, now));
             }
+            Input::CopyEnded { id, end } => {
+                let gone_after = self.timing.offline_after;
+                self.with(id, |local, _| local.copy_ended(end, gone_after, now));
+            }
             Input::Erased { id } => {
                 self.instances.remove(&id);
                 self.forgotten.insert(id, now);
@@ -327,11 +349,13 @@ impl Node {
         step(local, &mut wishes);
         let changed = local.shown() != before;
         let (note, what) = (local.note(), local.run.clone());
-        if note != noted && local.runs() > 0 {
+        if note != noted && local.is_on_disk() {
             self.out.push(Output::Note { id, note });
         }
         for wish in wishes {
             self.out.push(match wish {
+                local::Do::Copy => Output::Copy { id, note, what: what.clone() },
+                local::Do::GiveUpCopy => Output::GiveUpCopy { id },
                 local::Do::Launch { run } => Output::Launch { id, note, run, what: what.clone() },
                 local::Do::Watch { run } => Output::Watch { id, run, what: what.clone() },
                 local::Do::Signal => Output::Signal { id, signal: what.spec.stop.signal },

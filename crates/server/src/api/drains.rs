@@ -85,15 +85,33 @@ pub(super) async fn plan(
     InBodyOrNone(body): InBodyOrNone<DrainBody>,
 ) -> Answer<Json<PlanView>> {
     let request = DrainRequest { nodes: vec![node.clone()], ..wanted(body)? };
-    // A copy is played through elsewhere, so that heartbeats wait for the copying alone.
-    let rehearsal =
-        state.office()?.read(move |coordinator, now| coordinator.rehearse_drain(&node, &request, now));
+    let plans = rehearse(&state, request).await?;
+    plans.into_iter().next().map(Json).ok_or_else(|| no_such_node(&node))
+}
+
+/// What a drain of several nodes would do, node by node in the order of their turns: all are closed
+/// first, so that none takes what leaves another. Changes nothing.
+#[utoipa::path(post, path = "/v1/drains/plan", tag = "drains", operation_id = "plan_drain",
+    request_body = DrainsBody,
+    responses((status = 200, body = List<PlanView>), (status = 400, body = ErrorView), (status = 404, body = ErrorView),
+        (status = 409, body = ErrorView), (status = 412, body = ErrorView), (status = 422, body = ErrorView)))]
+pub(super) async fn plan_several(
+    State(state): State<ApiState>,
+    InBody(body): InBody<DrainsBody>,
+) -> Answer<Json<List<PlanView>>> {
+    let request = DrainRequest { nodes: body.nodes, selector: body.selector, ..wanted(body.options)? };
+    Ok(Json(List { items: rehearse(&state, request).await? }))
+}
+
+/// A copy is played through elsewhere, so that heartbeats wait for the copying alone.
+async fn rehearse(state: &ApiState, request: DrainRequest) -> Answer<Vec<PlanView>> {
+    let rehearsal = state.office()?.read(move |coordinator, now| coordinator.rehearse_drain(&request, now));
     let rehearsal = rehearsal.await??;
     let played = tokio::task::spawn_blocking(move || {
-        let plan = rehearsal.play();
-        plan_view(rehearsal.cluster(), rehearsal.node(), &plan)
+        let plans = rehearsal.play();
+        plans.iter().map(|(node, plan)| plan_view(rehearsal.cluster(), node.as_str(), plan)).collect()
     });
-    played.await.map(Json).map_err(|error| {
+    played.await.map_err(|error| {
         let message = format!("internal server error: the plan failed: {error}");
         ApiFailure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
     })

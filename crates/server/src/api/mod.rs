@@ -52,6 +52,7 @@ fn v1() -> OpenApiRouter<ApiState> {
         .routes(routes!(nodes::confirm_dead))
         .routes(routes!(drains::get, drains::put, drains::delete))
         .routes(routes!(drains::plan))
+        .routes(routes!(drains::plan_several))
         .routes(routes!(drains::list, drains::create))
         .routes(routes!(drains::one, drains::cancel))
         .routes(routes!(services::list))

@@ -18,7 +18,8 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// Whether this daemon should get connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HealthView {
-    /// `ok`; `withdrawing` or `withdrawn` while its edge leaves, and as long as its node is out.
+    /// `ok`; `withdrawing` or `withdrawn` while its edge leaves, and as long as its node is out; `stopping`
+    /// while a daemon with an edge ends.
     pub status: String,
     pub node: String,
     /// Whether the coordinator is in this daemon.

@@ -221,6 +221,7 @@ async fn nodes_of_one_drain_are_closed_at_once_and_take_turns() {
         ("draining", vec![("node-2", "draining"), ("node-1", "queued")])
     );
     assert_eq!(drain.nodes[1].waits[0].code, "drain_queued");
+    assert_eq!(drain.nodes[1].waits[0].since.as_ref(), Some(&drain.created_at));
     let by_state = &daemon.get("/v1/status").await["nodes"]["by_state"];
     assert_eq!(*by_state, json!({"active": 1, "draining": 1, "queued": 1}));
     assert_eq!(daemon.get("/v1/nodes/node-1").await["state"], "queued");
@@ -251,6 +252,32 @@ async fn lesson_37_a_plan_changes_nothing_and_is_what_the_drain_then_does() {
     let ended = until_state(&daemon, "node-1", "drained_except").await;
     assert_eq!(ended.left[0].unit, plan.blockers[0].unit);
     let planned: BTreeMap<_, _> = plan.moves.into_iter().map(|step| (step.unit, step.to.unwrap())).collect();
+    let done: BTreeMap<_, _> = places(&daemon)
+        .await
+        .into_values()
+        .filter_map(|(node, replaces)| Some((format!("instance/{}", replaces?), node)))
+        .collect();
+    assert_eq!(planned, done);
+}
+
+#[tokio::test]
+async fn a_plan_of_two_nodes_moves_nothing_onto_either_and_is_what_the_drain_then_does() {
+    let (daemon, _nodes) = cluster(4).await;
+    run(&daemon, quick_web(8)).await;
+    let both = json!({"nodes": ["node-1", "node-2"]});
+    let (status, answer) = daemon.post("/v1/drains/plan", both.clone()).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let plans: Vec<PlanView> = serde_json::from_value(answer["items"].clone()).unwrap();
+    let nodes: Vec<&str> = plans.iter().map(|plan| plan.node.as_str()).collect();
+    assert_eq!(nodes, ["node-1", "node-2"]);
+    assert_eq!(daemon.get("/v1/drains").await["items"], json!([]), "it changes nothing");
+    let moves = plans.into_iter().flat_map(|plan| plan.moves);
+    let planned: BTreeMap<_, _> = moves.map(|step| (step.unit, step.to.unwrap())).collect();
+    assert_eq!(planned.len(), 4);
+    assert!(planned.values().all(|to| ["node-3", "node-4"].contains(&to.as_str())), "{planned:?}");
+    let (status, answer) = daemon.post("/v1/drains", both).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
+    until_state(&daemon, "node-2", "drained").await;
     let done: BTreeMap<_, _> = places(&daemon)
         .await
         .into_values()

@@ -57,6 +57,22 @@ async fn without_a_coordinator_the_answer_is_to_come_back() {
 }
 
 #[tokio::test]
+async fn the_health_check_fails_with_the_reason_for_as_long_as_there_is_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (_tell, told) = watch::channel(None);
+    let (say, away) = watch::channel(Some("withdrawing"));
+    let state = ApiState::daemon("edge-1", told).unwrap().with_health(move || *away.borrow());
+    serve(listener, state, CancellationToken::new());
+    let (status, body) = call(addr, Method::GET, "/healthz", None).await;
+    assert_eq!((status, &body["status"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("withdrawing")));
+    assert_eq!(body["node"], "edge-1");
+    say.send_replace(None);
+    let (status, body) = call(addr, Method::GET, "/healthz", None).await;
+    assert_eq!((status, &body["status"]), (StatusCode::OK, &json!("ok")));
+}
+
+#[tokio::test]
 async fn a_coordinator_that_says_nothing_is_waited_for_only_until_it_is_replaced() {
     // Takes connections and never answers, like one that is stopped.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

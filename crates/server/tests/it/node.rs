@@ -7,7 +7,8 @@ use model::{
     Actual, InstanceId, Life, MemoryCaps, Millis, NodeId, ProcessEpoch, Resources, Roles, ServiceName,
 };
 use protocol::message::{
-    Down, DownBody, EdgeReport, Heartbeat, Hello, Inventory, Order, Status, Up, UpBody, What,
+    Down, DownBody, Duty, EdgeReport, Heartbeat, Hello, Inventory, Order, Status, Up, UpBody, What,
+    Withdrawal,
 };
 use tokio::task::JoinHandle;
 
@@ -137,6 +138,10 @@ impl Running {
             DownBody::Welcome(welcome) => self.epoch = welcome.epoch,
             DownBody::Orders(orders) => orders.iter().for_each(|order| self.obey(order)),
             DownBody::Sets(sets) => self.edge.serves = Some(sets.revision),
+            DownBody::Duty(Duty::Withdraw { drain }) => {
+                self.edge.withdrawal = Some(Withdrawal { drain: *drain, done: true });
+            }
+            DownBody::Duty(Duty::Serve { .. }) => self.edge.withdrawal = None,
             DownBody::Leave => {}
             DownBody::Answer(_) | DownBody::Refused { .. } => return false,
         }

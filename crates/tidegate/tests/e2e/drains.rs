@@ -34,19 +34,19 @@ fn scribe(dir: &Path, more: &str) -> String {
     with_program("scribe", &script, more)
 }
 
-fn written(dir: &Path, file: &str) -> Vec<String> {
+pub fn written(dir: &Path, file: &str) -> Vec<String> {
     let text = std::fs::read_to_string(dir.join(file)).unwrap_or_default();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();
     lines
 }
 
-fn names(instances: &[&InstanceView]) -> Vec<String> {
+pub fn names(instances: &[&InstanceView]) -> Vec<String> {
     let names: BTreeSet<String> = instances.iter().map(|instance| instance.id.clone()).collect();
     names.into_iter().collect()
 }
 
-fn on<'a>(instances: &'a [InstanceView], node: &str) -> Vec<&'a InstanceView> {
+pub fn on<'a>(instances: &'a [InstanceView], node: &str) -> Vec<&'a InstanceView> {
     instances.iter().filter(|instance| instance.node == node).collect()
 }
 
@@ -55,14 +55,14 @@ fn process_of(instance: &InstanceView) -> Process {
 }
 
 /// The present or last drain of a node.
-async fn drain_of(api: &Api, node: &str) -> Result<DrainStatusView, String> {
+pub async fn drain_of(api: &Api, node: &str) -> Result<DrainStatusView, String> {
     match api.ask(Method::GET, &format!("/v1/nodes/{node}/drain"), None).await? {
         (200, body) => serde_json::from_value(body).map_err(|error| error.to_string()),
         other => Err(format!("{other:?}")),
     }
 }
 
-async fn until_drain(
+pub async fn until_drain(
     api: &Api,
     node: &str,
     what: &str,

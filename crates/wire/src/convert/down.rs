@@ -8,8 +8,8 @@ use model::{
 use protocol::{
     Timing,
     message::{
-        Backend, BackendSet, Down, DownBody, Duty, HeartbeatAnswer, Order, Refusal, Run, Sets, VolumeOrder,
-        Welcome, What,
+        Backend, BackendSet, DiskFrom, Down, DownBody, Duty, HeartbeatAnswer, Order, Refusal, Run, Sets,
+        VolumeOrder, Welcome, What,
     },
 };
 
@@ -211,6 +211,7 @@ impl From<&[Order]> for pb::Orders {
                     release: run.release,
                     slot: run.slot,
                     volume: run.volume.as_ref().map(pb::VolumeOrder::from),
+                    disk_from: run.disk_from.as_ref().map(pb::DiskFrom::from),
                 }),
                 What::Drain => pb::order::What::Drain(pb::Drain {}),
                 What::Stop => pb::order::What::Stop(pb::Stop {}),
@@ -250,8 +251,23 @@ fn run_of(run: pb::Run, specs: &[(ServiceName, Arc<ServiceSpec>)]) -> Checked<Ru
         release: run.release,
         slot: run.slot,
         volume: run.volume.map(VolumeOrder::try_from).transpose()?,
+        disk_from: run.disk_from.map(DiskFrom::try_from).transpose()?,
         spec: spec.clone(),
     })
+}
+
+impl From<&DiskFrom> for pb::DiskFrom {
+    fn from(from: &DiskFrom) -> pb::DiskFrom {
+        pb::DiskFrom { instance: from.instance.0, api: from.api.clone() }
+    }
+}
+
+impl TryFrom<pb::DiskFrom> for DiskFrom {
+    type Error = WireError;
+
+    fn try_from(from: pb::DiskFrom) -> Checked<DiskFrom> {
+        Ok(DiskFrom { instance: InstanceId(from.instance), api: address("disk_from.api", from.api)? })
+    }
 }
 
 impl From<&VolumeOrder> for pb::VolumeOrder {

@@ -18,8 +18,9 @@ use proptest::{
 use protocol::{
     Timing,
     message::{
-        Backend, BackendSet, Down, DownBody, Duty, EdgeReport, Heartbeat, HeartbeatAnswer, Hello, Inventory,
-        Order, Refusal, Run, SetRevision, Sets, Status, Up, UpBody, VolumeOrder, Welcome, What, Withdrawal,
+        Backend, BackendSet, DiskFrom, Down, DownBody, Duty, EdgeReport, Heartbeat, HeartbeatAnswer, Hello,
+        Inventory, Order, Refusal, Run, SetRevision, Sets, Status, Up, UpBody, VolumeOrder, Welcome, What,
+        Withdrawal,
     },
 };
 
@@ -206,8 +207,13 @@ fn order() -> impl Strategy<Value = Order> {
 pub fn run() -> impl Strategy<Value = Run> {
     let volume = ("[a-z0-9-]{1,60}", any::<bool>())
         .prop_map(|(id, expected)| VolumeOrder { id: VolumeId::new(&id), expected });
-    (service(), any::<u32>(), option::of(any::<u32>()), option::of(volume), spec()).prop_map(
-        |(service, release, slot, volume, spec)| Run { service, release, slot, volume, spec: Arc::new(spec) },
+    let from = (instance(), "[a-z0-9.:]{0,40}").prop_map(|(instance, api)| DiskFrom { instance, api });
+    let from = option::of(from);
+    (service(), any::<u32>(), option::of(any::<u32>()), option::of(volume), from, spec()).prop_map(
+        |(service, release, slot, volume, disk_from, spec)| {
+            let spec = Arc::new(spec);
+            Run { service, release, slot, volume, disk_from, spec }
+        },
     )
 }
 

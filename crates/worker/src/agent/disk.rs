@@ -9,12 +9,12 @@ use std::{
 
 use model::{ClusterId, InstanceId, ServiceName, Term, VolumeId, spec::ServiceFile};
 use protocol::{
-    message::{Run, VolumeOrder},
-    node::{Ending, Memory, Note, Wanted},
+    message::{DiskFrom, Run, VolumeOrder},
+    node::{Copied, Ending, Memory, Note, Wanted},
 };
 use serde::{Deserialize, Serialize};
 
-use crate::sys::write_atomic;
+use crate::sys::{self, write_atomic, write_for_this_boot};
 
 const VERSION: u32 = 1;
 const ORDER: &str = "order.json";
@@ -35,6 +35,12 @@ struct OrderFile {
     release: u32,
     slot: Option<u32>,
     volume: Option<(String, bool)>,
+    /// Whose scratch data it takes over, and where that is.
+    #[serde(default)]
+    disk_from: Option<(u64, String)>,
+    /// `due` or `not`, where that data has not come.
+    #[serde(default)]
+    copied: Option<String>,
     ports: Vec<u16>,
     spec: ServiceFile,
 }
@@ -47,6 +53,8 @@ pub(super) struct Kept {
     pub ports: Vec<u16>,
 }
 
+/// The next daemon finds it; a loss of power only after [`sync_order`]. A disk takes milliseconds for
+/// that, and a hundred orders at once would keep the node from everything else.
 pub(super) fn save_order(dir: &Path, id: InstanceId, note: Note, run: &Run, ports: &[u16]) -> io::Result<()> {
     let wanted = match note.wanted {
         Wanted::Run => "run",
@@ -66,10 +74,51 @@ pub(super) fn save_order(dir: &Path, id: InstanceId, note: Note, run: &Run, port
         release: run.release,
         slot: run.slot,
         volume: run.volume.as_ref().map(|volume| (volume.id.to_string(), volume.expected)),
+        disk_from: run.disk_from.as_ref().map(|from| (from.instance.0, from.api.clone())),
+        copied: match note.copied {
+            Copied::Due => Some("due".to_owned()),
+            Copied::Done => None,
+            Copied::Not => Some("not".to_owned()),
+        },
         ports: ports.to_vec(),
         spec: ServiceFile::of(run.service.as_str(), 0, &run.spec),
     };
-    write_atomic(&dir.join(ORDER), &serde_json::to_vec_pretty(&file)?)
+    write_for_this_boot(&dir.join(ORDER), &serde_json::to_vec_pretty(&file)?)
+}
+
+/// Returns when the order is there for good: before a process is started for it.
+pub(super) fn sync_order(dir: &Path) -> io::Result<()> {
+    sys::sync(&dir.join(ORDER))
+}
+
+/// Brings later notes to the disk, one after the other, beside everything else. They are for the next
+/// daemon of this boot; after a loss of power nothing runs and the coordinator orders anew.
+pub(super) struct Syncer(std::sync::mpsc::Sender<PathBuf>);
+
+impl Syncer {
+    pub fn start() -> Syncer {
+        let (sender, dirs) = std::sync::mpsc::channel::<PathBuf>();
+        std::thread::spawn(move || {
+            while let Ok(first) = dirs.recv() {
+                let mut due = std::collections::BTreeSet::from([first]);
+                due.extend(dirs.try_iter());
+                for dir in due {
+                    // Gone already is as good.
+                    if let Err(fault) = sync_order(&dir)
+                        && fault.kind() != io::ErrorKind::NotFound
+                    {
+                        tracing::warn!("{} is not on disk for good: {fault}", dir.join(ORDER).display());
+                    }
+                }
+            }
+        });
+        Syncer(sender)
+    }
+
+    pub fn later(&self, dir: PathBuf) {
+        // Its thread ends with us.
+        let _ = self.0.send(dir);
+    }
 }
 
 /// Reads an order back; what cannot be read is said, never guessed.
@@ -95,6 +144,7 @@ pub(super) fn load_order(dir: &Path) -> io::Result<Kept> {
         release: file.release,
         slot: file.slot,
         volume,
+        disk_from: file.disk_from.map(|(id, api)| DiskFrom { instance: InstanceId(id), api }),
         spec: Arc::new(spec),
     };
     let over = match file.over.as_deref() {
@@ -103,7 +153,13 @@ pub(super) fn load_order(dir: &Path) -> io::Result<Kept> {
         Some("failed") => Some(Ending::Failed),
         Some(other) => return Err(io::Error::other(format!("{other:?} in {ORDER} is not known"))),
     };
-    let note = Note { order: file.order, wanted, ready: file.ready, over };
+    let copied = match file.copied.as_deref() {
+        None => Copied::Done,
+        Some("due") => Copied::Due,
+        Some("not") => Copied::Not,
+        Some(other) => return Err(io::Error::other(format!("{other:?} in {ORDER} is not known"))),
+    };
+    let note = Note { order: file.order, wanted, ready: file.ready, over, copied };
     Ok(Kept { id: InstanceId(file.id), note, run: Arc::new(run), ports: file.ports })
 }
 

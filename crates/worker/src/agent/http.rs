@@ -1,4 +1,4 @@
-//! What this daemon answers itself: the logs of its instances.
+//! What this daemon answers itself: the logs of its instances, and the scratch data that they left.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::disk;
+use super::{copy, disk};
 use crate::logs::{self, Start};
 
 /// Lines shown when nobody says how many.
@@ -28,9 +28,25 @@ struct LogQuery {
     follow: bool,
 }
 
-/// `GET /v1/local/instances/{id}/logs`: what other daemons ask this one for.
+/// `GET /v1/local/instances/{id}/logs` and `…/disk`: what other daemons ask this one for.
 pub fn local_router(instances: PathBuf) -> Router {
-    Router::new().route("/v1/local/instances/{id}/logs", get(serve_logs)).with_state(Arc::new(instances))
+    Router::new()
+        .route("/v1/local/instances/{id}/logs", get(serve_logs))
+        .route("/v1/local/instances/{id}/disk", get(serve_disk))
+        .with_state(Arc::new(instances))
+}
+
+/// An instance's directory; its name may lead nowhere else.
+fn dir_of(root: &std::path::Path, id: &str) -> Option<PathBuf> {
+    let plain = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    Some(root.join(id)).filter(|dir| plain && dir.is_dir())
+}
+
+async fn serve_disk(State(root): State<Arc<PathBuf>>, Path(id): Path<String>) -> Response {
+    match dir_of(&root, &id) {
+        Some(dir) => copy::serve(dir, &id).await,
+        None => error(StatusCode::NOT_FOUND, "disk_not_found", &format!("this node has nothing of {id}")),
+    }
 }
 
 async fn serve_logs(
@@ -41,11 +57,9 @@ async fn serve_logs(
     let Ok(Query(query)) = query else {
         return error(StatusCode::BAD_REQUEST, "invalid", "lines is a number, follow is true or false");
     };
-    let plain = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    let dir = root.join(&id);
-    if !plain || !dir.is_dir() {
+    let Some(dir) = dir_of(&root, &id) else {
         return error(StatusCode::NOT_FOUND, "logs_not_found", &format!("this node has no logs of {id}"));
-    }
+    };
     let lines = query.lines.unwrap_or(LINES_DEFAULT).min(LINES_MAX);
     if !query.follow {
         return match logs::tail(&dir, lines).await {
@@ -74,7 +88,7 @@ async fn serve_logs(
     ([("content-type", "text/plain; charset=utf-8")], Body::from_stream(stream)).into_response()
 }
 
-fn error(status: StatusCode, code: &str, message: &str) -> Response {
+pub(super) fn error(status: StatusCode, code: &str, message: &str) -> Response {
     let body = serde_json::json!({ "error": { "code": code, "message": message, "details": {} } });
     (status, Json(body)).into_response()
 }

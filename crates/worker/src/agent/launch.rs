@@ -75,6 +75,10 @@ impl Plan {
 pub(super) async fn launch(runtime: &Runtime, volumes: &Volumes, plan: &Plan) -> Result<Handle, Failure> {
     let name = plan.name();
     let dir = runtime.dir(&name);
+    // A daemon that died while it copied may have left half of something.
+    if let Err(fault) = super::copy::drop_half(&dir) {
+        tracing::warn!("{name}: half a copy of scratch data cannot be removed: {fault}");
+    }
     let disk = volumes::scratch(&dir)
         .map_err(|fault| failure(Code::StartFailed, format!("its scratch directory: {fault}")))?;
     let volume = volume(volumes, &plan.what)?;

@@ -2,9 +2,10 @@
 //! disks and streams.
 //!
 //! One task owns the node; everything else tells it what happened. [`disk`] is what outlives the
-//! daemon, [`launch`] how an instance is started, [`link`] the stream to the coordinator, [`http`] what
+//! daemon, [`copy`] how scratch data comes along, [`launch`] how an instance is started, [`link`] the stream to the coordinator, [`http`] what
 //! this daemon answers itself, [`halt`] how `dev` stops everything.
 
+mod copy;
 mod disk;
 mod halt;
 mod http;

@@ -9,21 +9,21 @@ use std::{
 use model::{Code, Exit, InstanceId, Time};
 use protocol::{
     message::{Down, DownBody, Run, Up},
-    node::{Input, Node, Note, Output, Process},
+    node::{CopyEnd, Input, Node, Note, Output, Process},
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use wire::Connection;
 
 use super::{
-    AgentConfig, AgentError, Clock, EdgeLink, NodeStats, disk,
+    AgentConfig, AgentError, Clock, EdgeLink, NodeStats, copy, disk,
     launch::{self, Failure, Plan, chain},
     link::{self, Link},
 };
 use crate::{
     host,
     ports::Ports,
-    runtime::{Ended, Found, Handle, Runtime},
+    runtime::{Ended, Found, Handle, Runtime, blocking},
     volumes::Volumes,
 };
 
@@ -56,6 +56,7 @@ struct Held {
     note: Note,
     handle: Option<Handle>,
     checks: CancellationToken,
+    copy: CancellationToken,
 }
 
 pub(super) struct Task {
@@ -77,6 +78,7 @@ pub(super) struct Task {
     left: bool,
     events: mpsc::UnboundedSender<Event>,
     coordinator: watch::Sender<Option<String>>,
+    syncer: disk::Syncer,
 }
 
 impl Task {
@@ -110,6 +112,7 @@ impl Task {
             left: false,
             events,
             coordinator,
+            syncer: disk::Syncer::start(),
             config,
         }
     }
@@ -236,6 +239,12 @@ impl Task {
                     self.dial();
                 }
             }
+            Output::Copy { id, note, what } => self.copy(id, note, what),
+            Output::GiveUpCopy { id } => {
+                if let Some(held) = self.held.get(&id) {
+                    held.copy.cancel();
+                }
+            }
             Output::Launch { id, note, run, what } => self.launch(id, note, run, what),
             Output::Note { id, note } => self.note(id, note),
             Output::Watch { id, run, what } => self.watch(id, run, what),
@@ -281,6 +290,28 @@ impl Task {
         }
     }
 
+    /// Brings scratch data here. What is ordered is on disk first, so that the next life goes on with it.
+    fn copy(&mut self, id: InstanceId, note: Note, what: Arc<Run>) {
+        let name = id.named(&what.service);
+        let dir = self.runtime.dir(&name);
+        let saved = std::fs::create_dir_all(&dir).and_then(|()| disk::save_order(&dir, id, note, &what, &[]));
+        let (checks, cancel) = (CancellationToken::new(), CancellationToken::new());
+        let (copy, order) = (cancel.clone(), what.clone());
+        self.held.insert(
+            id,
+            Held { name: name.clone(), what, run: 0, ports: vec![], note, handle: None, checks, copy },
+        );
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let end = match saved {
+                Ok(()) => copy::fetch(&order, &dir, DISK_FULL_AT, cancel).await,
+                Err(fault) => CopyEnd::Impossible { message: format!("{}: {fault}", dir.display()) },
+            };
+            tracing::info!("{name}: its scratch data: {end:?}");
+            let _ = events.send(Event::Input(Input::CopyEnded { id, end }));
+        });
+    }
+
     fn launch(&mut self, id: InstanceId, note: Note, run: u32, what: Arc<Run>) {
         let before = self.held.remove(&id);
         if let Some(held) = &before {
@@ -298,14 +329,25 @@ impl Task {
         let dir = self.runtime.dir(&name);
         let saved =
             std::fs::create_dir_all(&dir).and_then(|()| disk::save_order(&dir, id, note, &what, &ports));
-        self.held.insert(id, Held { name, what, run, ports, note, handle: None, checks });
+        let copy = CancellationToken::new();
+        self.held.insert(id, Held { name, what, run, ports, note, handle: None, checks, copy });
         if let Err(fault) = saved {
             let message = format!("its order cannot be written to {}: {fault}", dir.display());
             return self.launch_failed(id, run, Failure { code: Code::StartFailed, message });
         }
         let (runtime, volumes, events) = (self.runtime.clone(), self.volumes.clone(), self.events.clone());
         tokio::spawn(async move {
-            let event = match launch::launch(&runtime, &volumes, &plan).await {
+            let order = dir.clone();
+            let synced = blocking(move || disk::sync_order(&order)).await;
+            let synced = synced.map_err(|fault| Failure {
+                code: Code::StartFailed,
+                message: format!("its order does not reach the disk in {}: {fault}", dir.display()),
+            });
+            let launched = match synced {
+                Ok(()) => launch::launch(&runtime, &volumes, &plan).await,
+                Err(failure) => Err(failure),
+            };
+            let event = match launched {
                 Ok(handle) => Event::Started { id, run, handle },
                 Err(Failure { code, message }) => {
                     Event::Input(Input::LaunchFailed { id, run, code, message })
@@ -373,6 +415,7 @@ impl Task {
         if let Err(fault) = disk::save_order(&dir, id, note, &held.what, &held.ports) {
             tracing::error!("cannot write the order of {}: {fault}", held.name);
         }
+        self.syncer.later(dir);
     }
 
     fn watch(&mut self, id: InstanceId, run: u32, what: Arc<Run>) {
@@ -464,8 +507,8 @@ impl Task {
             let process = self.found(id, run, adopted.found, &dir, &ports, halted);
             let name = id.named(&what.service);
             let handle = process.1;
-            let checks = CancellationToken::new();
-            self.held.insert(id, Held { name, what: what.clone(), run, ports, note, handle, checks });
+            let (checks, copy) = (CancellationToken::new(), CancellationToken::new());
+            self.held.insert(id, Held { name, what: what.clone(), run, ports, note, handle, checks, copy });
             self.handle(Input::Found { id, note, run: what, runs: run, process: process.0 });
         }
         let removed = self.runtime.cgroups().remove_empty();

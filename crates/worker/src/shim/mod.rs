@@ -137,6 +137,10 @@ fn run(dir: &Path, launch: &LaunchRecord) -> Result<(), String> {
         Ok(started) => {
             say("started", "");
             quiet();
+            // Pids mean nothing after a reboot: the daemon need not wait for the disk.
+            if let Err(e) = record::sync::<RunRecord>(dir) {
+                eprintln!("{}: {e}", dir.join(RunRecord::FILE).display());
+            }
             supervise(launch, started)
         }
         Err(why) => start_failed(launch, &why),
@@ -199,7 +203,8 @@ fn start(dir: &Path, launch: &LaunchRecord, run: &mut RunRecord) -> Result<Start
     charge.started(main);
     run.child_pid = Some(main.as_raw_nonzero().get());
     run.child_start = sys::proc_stat(main.as_raw_nonzero().get()).map(|s| s.start_time);
-    let threads = record::write(dir, run).and_then(|()| threads(dir, launch, &charge, output, listener, run));
+    let threads =
+        record::write_now(dir, run).and_then(|()| threads(dir, launch, &charge, output, listener, run));
     match threads {
         Ok(log_done) => Ok(Started { charge, main, log_done }),
         Err(e) => {

@@ -8,7 +8,9 @@
 //!
 //! Each holds the run's number: a file of an earlier run says nothing about this one. Each holds a
 //! version: fields may be added under the same version (unknown ones are ignored), a higher one is refused
-//! in words. All are written to the side, synced and renamed; a reader sees a whole file or none.
+//! in words. All are written to the side and renamed; a reader sees a whole file or none. All are synced
+//! before anybody acts on them, but for the pid in `run.json`, which means nothing after a loss of power: that
+//! one is synced after the daemon was told.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -192,6 +194,15 @@ pub fn write<R: Record>(dir: &Path, record: &R) -> io::Result<()> {
     sys::write_atomic(&dir.join(R::FILE), &serde_json::to_vec_pretty(record)?)
 }
 
+/// For readers of this boot, at once; [`sync`] makes it last.
+pub fn write_now<R: Record>(dir: &Path, record: &R) -> io::Result<()> {
+    sys::write_for_this_boot(&dir.join(R::FILE), &serde_json::to_vec_pretty(record)?)
+}
+
+pub fn sync<R: Record>(dir: &Path) -> io::Result<()> {
+    sys::sync(&dir.join(R::FILE))
+}
+
 /// Removes what an earlier run left, `launch.json` apart: that one is written over *before*, so that a crash
 /// in between leaves a launch without a run, not a run without its launch.
 pub fn remove_earlier(dir: &Path) -> io::Result<()> {
@@ -207,8 +218,15 @@ pub fn remove_earlier(dir: &Path) -> io::Result<()> {
 /// Takes the room for `exit.json` in advance.
 pub fn reserve_exit(dir: &Path) -> io::Result<()> {
     let mut file = File::create(sys::tmp_path(&dir.join(ExitRecord::FILE)))?;
-    file.write_all(&[b' '; EXIT_RESERVE])?;
-    file.sync_all()
+    // Taken from the disk at once; where a filesystem cannot do that, writing and syncing does.
+    match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, EXIT_RESERVE as u64) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+            file.write_all(&[b' '; EXIT_RESERVE])?;
+            file.sync_all()
+        }
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// Writes `exit.json` into the room taken before. JSON may be followed by blanks.

@@ -1,60 +1,43 @@
 //! `node drain --plan`: what would happen.
 
-use std::collections::BTreeMap;
-
 use reqwest::Method;
-use serde_json::{Value, json};
-use server::view::{DrainBody, List, NodeView, PlanView};
+use serde_json::json;
+use server::view::{DrainsBody, List, PlanView};
 
 use super::{super::Asker, tally};
 use crate::{
     client::{encode, shape},
-    failure::{Failure, Outcome},
+    failure::Outcome,
     out::{self, Columns, cell},
 };
 
-pub async fn preview(
-    asker: &Asker,
-    nodes: Vec<String>,
-    selector: &BTreeMap<String, String>,
-    body: &DrainBody,
-) -> Outcome {
-    let nodes = if nodes.is_empty() { matching(asker, selector).await? } else { nodes };
-    let mut answers = Vec::new();
-    for node in &nodes {
-        let path = format!("/v1/nodes/{}/drain/plan", encode(node));
-        answers.push(asker.client.call(Method::POST, &path, Some(json!(body))).await?);
-    }
+pub async fn preview(asker: &Asker, body: DrainsBody) -> Outcome {
+    let (answer, plans) = match body.nodes.as_slice() {
+        [node] => {
+            let path = format!("/v1/nodes/{}/drain/plan", encode(node));
+            let answer = asker.client.call(Method::POST, &path, Some(json!(body.options))).await?;
+            let plan: PlanView = shape(&answer)?;
+            (answer, vec![plan])
+        }
+        _ => {
+            let answer = asker.client.call(Method::POST, "/v1/drains/plan", Some(json!(body))).await?;
+            let plans: List<PlanView> = shape(&answer)?;
+            (answer, plans.items)
+        }
+    };
     if asker.is_json() {
-        return match answers.as_slice() {
-            [one] => out::json(one),
-            several => out::json(&json!({ "items": several })),
-        };
+        return out::json(&answer);
     }
-    for (i, answer) in answers.iter().enumerate() {
+    for (i, plan) in plans.iter().enumerate() {
         if i > 0 {
             out::line("")?;
         }
-        print(&shape::<PlanView>(answer)?)?;
+        print(plan)?;
     }
-    if nodes.len() > 1 {
-        out::note(
-            "\neach node is looked at alone: drained together none of them takes what leaves the others, \
-             so places may differ",
-        );
+    if plans.len() > 1 {
+        out::note("\nall would be closed at once and take their turns; each is timed from its own turn on");
     }
     Ok(())
-}
-
-async fn matching(asker: &Asker, selector: &BTreeMap<String, String>) -> Outcome<Vec<String>> {
-    let answer: Value = asker.client.get("/v1/nodes").await?;
-    let nodes = shape::<List<NodeView>>(&answer)?.items;
-    let has = |node: &NodeView| selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
-    let names: Vec<String> = nodes.into_iter().filter(has).map(|node| node.id).collect();
-    match names.is_empty() {
-        true => Err(Failure::error("no node has these labels; see `tidegate node list -o wide`")),
-        false => Ok(names),
-    }
 }
 
 fn print(plan: &PlanView) -> Outcome {

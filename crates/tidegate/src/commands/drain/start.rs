@@ -30,7 +30,7 @@ pub async fn start(asker: &Asker, args: DrainArgs) -> Outcome {
     let selector = options::selector(&args)?;
     let body = options::body(&args);
     if args.plan {
-        return plan::preview(asker, nodes, &selector, &body).await;
+        return plan::preview(asker, DrainsBody { nodes, selector, options: body }).await;
     }
     let named = if nodes.is_empty() { "these nodes".to_owned() } else { nodes.join(", ") };
     options::confirm(&args, &named)?;

@@ -1,0 +1,81 @@
+//! Records as they are stored.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use model::{
+    Change, Cluster, Code, Health, Instance, InstanceId, Intent, Life, MemoryCaps, Node, NodeId, NodeIx,
+    ProcessEpoch, Resources, Roles, Rollout, RolloutState, Scratch, Service, ServiceIx, Time, decode_record,
+    encode_change, spec::ServiceFile,
+};
+
+/// One node, one service, and an instance of it.
+fn cluster() -> (Cluster, Instance) {
+    let toml = r#"{"name": "web", "command": ["true"], "memory": "64MiB"}"#;
+    let file: ServiceFile = serde_json::from_str(toml).unwrap();
+    let (name, _, spec) = file.check().unwrap();
+    let (mut cluster, now, spec) = (Cluster::default(), Time(1_000), Arc::new(spec));
+    cluster.apply(&Change::Node(Node {
+        id: NodeId::new("n1"),
+        roles: Roles::WORKER,
+        intent: Intent::Active,
+        health: Health::Up,
+        health_since: now,
+        labels: BTreeMap::new(),
+        capacity: Resources { memory: 1 << 30, cpu: 4000 },
+        process_epoch: ProcessEpoch(1),
+        life: Life(1),
+        host: "127.0.0.1".into(),
+        api: String::new(),
+        memory_caps: MemoryCaps::CgroupV2,
+        foreign: false,
+        registered_at: now,
+    }));
+    cluster.apply(&Change::Service(Service {
+        name,
+        count: 1,
+        release: 1,
+        healthy: None,
+        releases: BTreeMap::from([(1, spec.clone())]),
+        rollout: Rollout { state: RolloutState::Rolling, progress_at: now, ready_max: 0 },
+        removed: false,
+        created_at: now,
+    }));
+    let mut instance = Instance::new(InstanceId(9), ServiceIx(0), NodeIx(0), 1, &spec, now);
+    (instance.replaces, instance.reason) = (Some(InstanceId(4)), Some(Code::DiskCopying));
+    instance.message = Some("on its way".into());
+    instance.desired_since = now + model::Millis::secs(9);
+    (cluster, instance)
+}
+
+#[test]
+fn an_instance_is_read_back_as_it_was_whatever_becomes_of_its_scratch_data() {
+    let (cluster, instance) = cluster();
+    for scratch in [Scratch::Own, Scratch::Takes, Scratch::Left, Scratch::PassedOn] {
+        let change = Change::Instance(Instance { scratch, ..instance.clone() });
+        let (key, value) = encode_change(&cluster, &change);
+        let value = value.unwrap();
+        assert_eq!(
+            value[0],
+            if scratch == Scratch::Own { 1 } else { 2 },
+            "only those are of the later version"
+        );
+        assert_eq!(decode_record(&cluster, &key, Some(&value)).unwrap(), change);
+        // One cut leaves just what earlier binaries wrote of an instance: that is read, without the rest.
+        let read = (0..value.len()).filter_map(|cut| decode_record(&cluster, &key, Some(&value[..cut])).ok());
+        let before = Change::Instance(Instance { desired_since: instance.created_at, ..instance.clone() });
+        let earlier: Vec<Change> = read.collect();
+        assert_eq!(earlier, if scratch == Scratch::Own { vec![before] } else { vec![] });
+    }
+}
+
+#[test]
+fn a_version_from_the_future_is_said_and_not_guessed_at() {
+    let (cluster, instance) = cluster();
+    let (key, value) = encode_change(&cluster, &Change::Instance(instance));
+    let mut value = value.unwrap();
+    value[0] = 9;
+    let error = decode_record(&cluster, &key, Some(&value)).unwrap_err().to_string();
+    assert!(error.contains("version 9") && error.contains("newer tidegate"), "{error}");
+}
