@@ -36,6 +36,8 @@ pub enum FeedWork {
         feed: FeedName,
         span: SpanName,
         spec: Arc<FeedSpec>,
+        /// What the feed's directories here are compared with.
+        mark: Option<String>,
         task: Task,
     },
     /// Look at the source; answered with [`FeedNews::Looked`].
@@ -252,8 +254,8 @@ impl Feeds {
                     dispatchers::Output::Peer { to, feed, maintainer, body } => {
                         self.post(to, feed, maintainer, body, &mut work, &mut own);
                     }
-                    dispatchers::Output::Task { feed, span, spec, task } => {
-                        work.push(FeedWork::Task { feed, span, spec, task });
+                    dispatchers::Output::Task { feed, span, spec, mark, task } => {
+                        work.push(FeedWork::Task { feed, span, spec, mark, task });
                     }
                 }
             }
