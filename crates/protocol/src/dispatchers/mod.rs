@@ -74,12 +74,7 @@ pub struct TaskFailure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// To the maintainer of a feed.
-    Peer {
-        to: NodeId,
-        feed: FeedName,
-        maintainer: MaintainerEpoch,
-        body: PeerBody,
-    },
+    Peer { to: NodeId, feed: FeedName, maintainer: MaintainerEpoch, body: PeerBody },
     Task {
         feed: FeedName,
         span: SpanName,
@@ -154,12 +149,7 @@ impl Dispatchers {
         }
     }
 
-    fn asked(
-        &mut self,
-        peer: &Peer,
-        (spec, mark): (&Arc<FeedSpec>, &Option<String>),
-        heard: Option<u64>,
-    ) {
+    fn asked(&mut self, peer: &Peer, (spec, mark): (&Arc<FeedSpec>, &Option<String>), heard: Option<u64>) {
         let hosted = self.feeds.entry(peer.feed.clone()).or_insert_with(|| Hosted {
             maintainer: peer.maintainer,
             at: peer.from.clone(),

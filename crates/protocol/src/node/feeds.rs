@@ -27,11 +27,7 @@ const HURRY_PAUSE: Millis = Millis(50);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FeedWork {
     /// To another node; the shell keeps one stream per pair.
-    Send {
-        to: NodeId,
-        rpc: String,
-        message: Peer,
-    },
+    Send { to: NodeId, rpc: String, message: Peer },
     Task {
         feed: FeedName,
         span: SpanName,
@@ -41,18 +37,9 @@ pub enum FeedWork {
         task: Task,
     },
     /// Look at the source; answered with [`FeedNews::Looked`].
-    Look {
-        feed: FeedName,
-        epoch: MaintainerEpoch,
-        spec: Arc<FeedSpec>,
-    },
+    Look { feed: FeedName, epoch: MaintainerEpoch, spec: Arc<FeedSpec> },
     /// Remove what was left behind; answered with [`FeedNews::Swept`].
-    Sweep {
-        feed: FeedName,
-        epoch: MaintainerEpoch,
-        spec: Arc<FeedSpec>,
-        keep: Vec<SpanName>,
-    },
+    Sweep { feed: FeedName, epoch: MaintainerEpoch, spec: Arc<FeedSpec>, keep: Vec<SpanName> },
 }
 
 /// What the shell says about feeds.
