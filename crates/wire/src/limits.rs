@@ -65,7 +65,7 @@ pub const DOWN_CAPACITY: usize = 64;
 pub const PEER_BYTES_MAX: usize = 64 << 20;
 /// Messages that wait for one node. What comes beyond is dropped: everything that nodes say to each other
 /// is said again, and a slow one must not hold the other's memory.
-pub const PEER_CAPACITY: usize = 64;
+pub const PEER_CAPACITY: usize = 4096;
 /// How long a node that dialled may take for its greeting.
 pub const PEER_HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 /// A node that is gone without a word is noticed this soon, so that another life of it is dialled.

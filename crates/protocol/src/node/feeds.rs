@@ -357,6 +357,11 @@ impl Node {
         self.feeds.dispatchers()
     }
 
+    /// The coordinator has named this node among those that may host feeds.
+    pub fn knows(&self, node: &NodeId) -> bool {
+        self.feeds.roster.get(node).is_some()
+    }
+
     /// The maintainers here, for the shell and the simulator's checks.
     pub fn maintainers(&self) -> impl Iterator<Item = (&FeedName, &Maintainer)> {
         self.feeds.maintainers()
