@@ -152,7 +152,7 @@ impl World {
                 let spans = self.feeds.sources.get(&feed).into_iter().flatten().cloned().collect();
                 let result = match fails {
                     true => Err(failure(Code::SourceUnreachable, true, false)),
-                    false => Ok(Looked { spans, held_back: None, warnings: Vec::new() }),
+                    false => Ok(Looked { spans, ..Looked::default() }),
                 };
                 let delay = self.rng.between(5, 300);
                 let news = FeedNews::Looked { feed, epoch, result };

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Millis;
 
-pub use feed::{FeedFile, FeedSpec, PipelineSpec, Sink, Source};
+pub use feed::{FeedFile, FeedSpec, IDLE_SPANS_MAX, PipelineSpec, Sink, Source};
 pub use file::{ServiceFile, SpecError};
 pub use validate::{expand, is_valid_name};
 

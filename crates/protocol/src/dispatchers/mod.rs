@@ -74,16 +74,13 @@ pub struct TaskFailure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// To the maintainer of a feed.
-    Peer {
-        to: NodeId,
-        feed: FeedName,
-        maintainer: MaintainerEpoch,
-        body: PeerBody,
-    },
+    Peer { to: NodeId, feed: FeedName, maintainer: MaintainerEpoch, body: PeerBody },
     Task {
         feed: FeedName,
         span: SpanName,
         spec: Arc<FeedSpec>,
+        /// What the feed's directories here are compared with.
+        mark: Option<String>,
         task: Task,
     },
 }
@@ -95,6 +92,8 @@ struct Hosted {
     /// Where that maintainer is.
     at: NodeId,
     spec: Arc<FeedSpec>,
+    /// Of its maintainer's last look, for as long as that is what the feed is.
+    mark: Option<String>,
     spans: BTreeMap<SpanName, Local>,
     /// Of the last news sent to this maintainer.
     number: u64,
@@ -139,7 +138,7 @@ impl Dispatchers {
     /// A message of a maintainer. Which life of the sender and of this node it means was checked.
     pub fn heard(&mut self, peer: &Peer, roster: &RosterView, now: Time) {
         match &peer.body {
-            PeerBody::Ask { spec, heard } => self.asked(peer, spec, *heard),
+            PeerBody::Ask { spec, mark, heard } => self.asked(peer, (spec, mark), *heard),
             PeerBody::Orders { roster: revision, orders } => {
                 self.ordered(peer, *revision, orders, roster, now)
             }
@@ -150,11 +149,12 @@ impl Dispatchers {
         }
     }
 
-    fn asked(&mut self, peer: &Peer, spec: &Arc<FeedSpec>, heard: Option<u64>) {
+    fn asked(&mut self, peer: &Peer, (spec, mark): (&Arc<FeedSpec>, &Option<String>), heard: Option<u64>) {
         let hosted = self.feeds.entry(peer.feed.clone()).or_insert_with(|| Hosted {
             maintainer: peer.maintainer,
             at: peer.from.clone(),
             spec: spec.clone(),
+            mark: None,
             spans: BTreeMap::new(),
             number: 0,
             news: BTreeMap::new(),
@@ -168,6 +168,9 @@ impl Dispatchers {
             // What the one before was told counts for nothing.
             (hosted.maintainer, hosted.at, hosted.number) = (peer.maintainer, peer.from.clone(), 0);
             hosted.news.clear();
+        }
+        if mark.is_some() || hosted.spec != *spec {
+            hosted.mark = mark.clone();
         }
         hosted.spec = spec.clone();
         let body = match heard {
@@ -269,8 +272,7 @@ impl Dispatchers {
         hosted.spans.insert(span.clone(), local);
         hosted.news.insert(span.clone(), None);
         (self.arriving, self.live) = (self.arriving + 1, self.live + 1);
-        let spec = hosted.spec.clone();
-        self.push_tasks(feed, span, spec, tasks);
+        self.push_tasks(feed, span, tasks);
     }
 
     fn remove(&mut self, feed: &FeedName, span: &SpanName) {
@@ -306,16 +308,17 @@ impl Dispatchers {
             Some(_) => hosted.timed.insert(span.clone()),
             None => hosted.timed.remove(span),
         };
-        let spec = hosted.spec.clone();
-        self.push_tasks(feed, span, spec, tasks);
+        self.push_tasks(feed, span, tasks);
         result
     }
 
-    fn push_tasks(&mut self, feed: &FeedName, span: &SpanName, spec: Arc<FeedSpec>, tasks: Vec<Task>) {
+    fn push_tasks(&mut self, feed: &FeedName, span: &SpanName, tasks: Vec<Task>) {
+        let Some(hosted) = self.feeds.get(feed) else { return };
         self.out.extend(tasks.into_iter().map(|task| Output::Task {
             feed: feed.clone(),
             span: span.clone(),
-            spec: spec.clone(),
+            spec: hosted.spec.clone(),
+            mark: hosted.mark.clone(),
             task,
         }));
     }

@@ -84,6 +84,13 @@ impl Hosts {
         !self.all.is_empty() && self.all.values().all(|host| host.heard.is_some())
     }
 
+    /// There is something that all have to know before they are ordered anything.
+    pub fn ask_all(&mut self, now: Time) {
+        for host in self.all.values_mut().filter(|host| host.heard.is_some()) {
+            host.ask_at = now;
+        }
+    }
+
     /// The least loaded of those that may take one more of this feed, what is on its way counted.
     pub fn destination(
         &self,

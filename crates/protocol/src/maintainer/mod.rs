@@ -61,6 +61,8 @@ pub struct Looked {
     pub spans: Vec<SpanName>,
     pub held_back: Option<u64>,
     pub warnings: Vec<String>,
+    /// Tells the directories that every node must have from others at the same path.
+    pub mark: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +178,9 @@ impl Maintainer {
             return;
         }
         if order.spec != self.order.spec {
+            if let Some(looked) = &mut self.looked {
+                looked.mark = None;
+            }
             self.look = Chore::Due { at: now, failures: 0 };
         }
         self.order = order.clone();
@@ -381,10 +386,12 @@ impl Maintainer {
     }
 
     fn ask(&mut self, now: Time) {
+        let mark = self.looked.as_ref().and_then(|looked| looked.mark.as_ref());
         for (id, host) in self.hosts.iter_mut() {
             if host.ask_at <= now {
                 host.asked(now);
-                let body = PeerBody::Ask { spec: self.order.spec.clone(), heard: host.heard };
+                let (spec, mark) = (self.order.spec.clone(), mark.cloned());
+                let body = PeerBody::Ask { spec, mark, heard: host.heard };
                 self.out.push(Output::Peer { to: id.clone(), body });
             }
         }

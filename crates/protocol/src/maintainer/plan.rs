@@ -233,6 +233,10 @@ impl Maintainer {
         match result {
             Ok(looked) => {
                 self.look = Chore::Due { at: now + LOOK_EVERY, failures: 0 };
+                let marked = self.looked.as_ref().and_then(|before| before.mark.as_ref());
+                if looked.mark.is_some() && looked.mark.as_ref() != marked {
+                    self.hosts.ask_all(now);
+                }
                 (self.looked, self.look_trouble) = (Some(looked), None);
             }
             Err(trouble) => {

@@ -130,7 +130,9 @@ pub struct Peer {
 pub enum PeerBody {
     /// What do you run of this feed? `heard` is the number of the last news that came; if it is the
     /// host's last, the answer is short.
-    Ask { spec: Arc<FeedSpec>, heard: Option<u64> },
+    /// `mark` tells the directories that every node must have from others at the same path, once the
+    /// maintainer has looked.
+    Ask { spec: Arc<FeedSpec>, mark: Option<String>, heard: Option<u64> },
     Orders {
         /// A host that knows less of the closed set refuses.
         roster: SetRevision,

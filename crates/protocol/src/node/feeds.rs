@@ -27,30 +27,19 @@ const HURRY_PAUSE: Millis = Millis(50);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FeedWork {
     /// To another node; the shell keeps one stream per pair.
-    Send {
-        to: NodeId,
-        rpc: String,
-        message: Peer,
-    },
+    Send { to: NodeId, rpc: String, message: Peer },
     Task {
         feed: FeedName,
         span: SpanName,
         spec: Arc<FeedSpec>,
+        /// What the feed's directories here are compared with.
+        mark: Option<String>,
         task: Task,
     },
     /// Look at the source; answered with [`FeedNews::Looked`].
-    Look {
-        feed: FeedName,
-        epoch: MaintainerEpoch,
-        spec: Arc<FeedSpec>,
-    },
+    Look { feed: FeedName, epoch: MaintainerEpoch, spec: Arc<FeedSpec> },
     /// Remove what was left behind; answered with [`FeedNews::Swept`].
-    Sweep {
-        feed: FeedName,
-        epoch: MaintainerEpoch,
-        spec: Arc<FeedSpec>,
-        keep: Vec<SpanName>,
-    },
+    Sweep { feed: FeedName, epoch: MaintainerEpoch, spec: Arc<FeedSpec>, keep: Vec<SpanName> },
 }
 
 /// What the shell says about feeds.
@@ -252,8 +241,8 @@ impl Feeds {
                     dispatchers::Output::Peer { to, feed, maintainer, body } => {
                         self.post(to, feed, maintainer, body, &mut work, &mut own);
                     }
-                    dispatchers::Output::Task { feed, span, spec, task } => {
-                        work.push(FeedWork::Task { feed, span, spec, task });
+                    dispatchers::Output::Task { feed, span, spec, mark, task } => {
+                        work.push(FeedWork::Task { feed, span, spec, mark, task });
                     }
                 }
             }
@@ -366,6 +355,11 @@ impl Node {
 
     pub fn dispatchers(&self) -> &Dispatchers {
         self.feeds.dispatchers()
+    }
+
+    /// The coordinator has named this node among those that may host feeds.
+    pub fn knows(&self, node: &NodeId) -> bool {
+        self.feeds.roster.get(node).is_some()
     }
 
     /// The maintainers here, for the shell and the simulator's checks.

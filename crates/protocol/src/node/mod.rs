@@ -110,6 +110,8 @@ pub enum Input {
     /// What the edge of this daemon serves.
     Edge(EdgeReport),
     Feed(FeedNews),
+    /// Several at once, in this order.
+    Feeds(Vec<FeedNews>),
     /// The daemon was told to end; its instances run on.
     Stopping,
     Tick,
@@ -313,6 +315,7 @@ impl Node {
                 }
             }
             Input::Feed(news) => self.feeds.heard(news, now),
+            Input::Feeds(all) => all.into_iter().for_each(|news| self.feeds.heard(news, now)),
             Input::Stopping => self.begin_stopping(now),
             Input::Tick => {}
         }

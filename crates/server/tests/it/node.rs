@@ -62,6 +62,7 @@ fn hello(id: &str, api: &str, inventory: Vec<Inventory>) -> Hello {
     Hello {
         node: NodeId::new(id),
         life: Life(7),
+        succeeds: None,
         roles: Roles::ALL,
         labels: BTreeMap::from([("rack".to_owned(), "r1".to_owned())]),
         capacity: Resources { memory: 1 << 30, cpu: 4000 },
