@@ -212,6 +212,11 @@ impl Maintainer {
             self.look = Chore::UnderWay { failures };
             self.out.push(Output::Look);
         }
+        let nothing_to_keep = self.order.spans.names.is_empty() && self.spans.is_empty();
+        if nothing_to_keep && !removing {
+            // To keep nothing is what is asked when a feed goes; one that has no spans has not gone.
+            self.sweep = Chore::Idle;
+        }
         if let Chore::Due { at, failures } = self.sweep
             && at <= now
         {
