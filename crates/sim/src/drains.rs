@@ -179,7 +179,9 @@ impl World {
         let part = part.as_ref();
         // Two lives may have come and gone in one transaction.
         let new_life = old.process_epoch != node.process_epoch;
-        let returns = new_life && last.is_some_and(|part| part.options.back == Return::Restart);
+        // Another drain may have begun in the same transaction: it came back by the one before.
+        let says = |part: Option<&DrainNode>| part.is_some_and(|part| part.options.back == Return::Restart);
+        let returns = new_life && (says(last) || says(part));
         let cancelled = part.is_some_and(|part| part.ending() == Some(Ending::Cancelled));
         let others = self.mirror.nodes().filter(|(_, other)| other.rec.id != node.id);
         let last_node = others.filter(|(_, other)| !other.rec.is_offline()).count() == 0;

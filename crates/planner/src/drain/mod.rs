@@ -14,11 +14,13 @@
 //! planner of services does the rest, so that a rollout, a drain and a failure share one plan and one
 //! budget. Cancelling takes the drain out of its input, and what remains to do follows from that.
 
+mod feeds;
 mod leave;
 mod preview;
 mod queue;
 mod status;
 
+pub use feeds::{FeedsLeft, SeenFeeds, preview_feeds};
 pub use leave::{Class, Leave, class_of, must_leave};
 pub use preview::{Move, Preview, preview};
 pub use queue::{

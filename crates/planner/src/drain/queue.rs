@@ -267,7 +267,9 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
     let feeds_are_gone = maintainers == 0 && dispatchers == Some(0);
     let all = units + maintainers + dispatchers.unwrap_or(0);
     // How many dispatchers there are may become known only after it began.
-    part.total = part.total.max(part.done + all);
+    if dispatchers.is_some_and(|count| count > 0) {
+        part.total = part.total.max(part.done + all);
+    }
     let done = part.total.saturating_sub(all);
     if done > part.done && dispatchers.is_some() {
         (part.done, part.progress_at) = (done, Some(now));

@@ -276,7 +276,14 @@ impl Coordinator {
         let reasons = |service| self.reasons(service);
         let edges_left = |id| self.edges_left(id);
         let paused = self.drains_paused(now);
-        let seen = drain::Seen { reasons: &reasons, edges_left: &edges_left, paused };
+        let ix = self.cluster.node_ix(part.node.as_str());
+        let wait = |feed: &model::FeedName| self.feed_seen(feed).and_then(|seen| seen.wait.clone());
+        let feeds = Some(drain::SeenFeeds {
+            dispatchers: ix.and_then(|ix| self.dispatchers_on(ix)),
+            last_said: ix.and_then(|ix| self.dispatchers_last_said(ix)),
+            wait: &wait,
+        });
+        let seen = drain::Seen { reasons: &reasons, edges_left: &edges_left, paused, feeds };
         drain::status(&self.cluster, part, &seen, now)
     }
 

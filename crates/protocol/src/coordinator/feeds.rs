@@ -372,6 +372,11 @@ impl Coordinator {
         (knows || self.cluster.feeds().next().is_none()).then_some(&session.dispatchers)
     }
 
+    /// What a node said last of its dispatchers, whatever it knew then.
+    pub fn dispatchers_last_said(&self, node: NodeIx) -> Option<&BTreeMap<FeedName, u32>> {
+        self.sessions.get(&node).map(|session| &session.dispatchers)
+    }
+
     /// For the nodes that are closed, as far as they have said.
     pub(super) fn dispatchers_of_closed(&self) -> BTreeMap<NodeIx, u32> {
         let none = self.cluster.feeds().next().is_none();

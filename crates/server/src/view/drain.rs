@@ -399,6 +399,12 @@ fn remaining(
         view.unknown = left.unwrap_or(0) as u64;
     }
     view.units = status.units.iter().map(unit_view).collect();
+    view.maintainers = u64::from(status.feeds.maintainers);
+    view.dispatchers =
+        status.feeds.dispatchers.iter().map(|(feed, count)| (feed.to_string(), u64::from(*count))).collect();
+    // Nobody can say that there is nothing.
+    let silent_about_feeds = status.feeds.unknown && part.ending().is_none();
+    view.unknown += u64::from(silent_about_feeds && cluster.feeds().next().is_some());
     view
 }
 
