@@ -7,12 +7,12 @@ use std::{
 };
 
 use model::{Code, Exit, InstanceId, NodeId, Time};
+use pipelines::Host;
 use protocol::{
     dispatchers::STOP_PATIENCE,
     message::{Down, DownBody, Run, Up},
     node::{FeedNews, FeedWork, Input, Node, Note, Output, Process},
 };
-use pipelines::Host;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use wire::Connection;

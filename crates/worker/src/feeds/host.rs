@@ -138,7 +138,8 @@ impl FeedHost {
         let (told, progress) = watch::channel(None);
         let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
         let control = Control { stop: stop.clone(), progress: told };
-        self.dispatchers.insert(key.clone(), Dispatcher { go: Some(go), stop, abort: abort.clone(), progress });
+        self.dispatchers
+            .insert(key.clone(), Dispatcher { go: Some(go), stop, abort: abort.clone(), progress });
         let news = self.news.clone();
         tokio::spawn(async move {
             let work = work(pipeline, &key, started, control, &news);
