@@ -47,6 +47,7 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
             capacity: node.capacity,
             host: node.host.clone(),
             api: node.api.clone(),
+            rpc: String::new(),
             memory_caps: node.memory_caps.clone(),
             cluster: Some(model::ClusterId(1)),
             inventory: std::mem::take(&mut inventories[n]),
