@@ -9,6 +9,7 @@ mod drains;
 mod error;
 mod events;
 mod extract;
+mod feeds;
 mod forward;
 mod instances;
 mod logs;
@@ -37,7 +38,7 @@ const _: () = assert!(BODY_BYTES_MAX >= 4 * model::spec::SPEC_BYTES_MAX);
         license(name = "Apache-2.0 OR MIT")
     ),
     tags(
-        (name = "nodes"), (name = "drains"), (name = "services"), (name = "instances"), (name = "volumes"), (name = "cluster"),
+        (name = "nodes"), (name = "drains"), (name = "services"), (name = "feeds"), (name = "instances"), (name = "volumes"), (name = "cluster"),
         (name = "daemon", description = "Answered by every daemon for itself.")
     )
 )]
@@ -61,6 +62,9 @@ fn v1() -> OpenApiRouter<ApiState> {
         .routes(routes!(services::scale))
         .routes(routes!(services::instances))
         .routes(routes!(services::backends))
+        .routes(routes!(feeds::list))
+        .routes(routes!(feeds::one, feeds::put, feeds::delete))
+        .routes(routes!(feeds::set_state))
         .routes(routes!(instances::list))
         .routes(routes!(instances::one, instances::delete))
         .routes(routes!(logs::logs))

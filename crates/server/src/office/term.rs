@@ -113,6 +113,7 @@ impl Tenure {
             candidate: shared.config.candidate.clone(),
             api: shared.config.api.clone(),
             drain: shared.config.drain,
+            feeds: shared.config.feeds,
         };
         let (coordinator, outputs) = Coordinator::new(start, clock.now());
         let term = Tenure {

@@ -4,6 +4,7 @@
 mod cluster;
 mod drain;
 mod event;
+mod feed;
 mod instance;
 mod node;
 mod service;
@@ -28,6 +29,8 @@ pub use drain::{
 };
 pub(crate) use drain::{DrainFigures, drain_reasons, drain_status_view, drain_view, plan_view};
 pub use event::{EventView, ResetView};
+pub(crate) use feed::feed_view;
+pub use feed::{CheckpointView, FeedTroubleView, FeedView, MaintainerView};
 pub use instance::{ExitView, InstanceView};
 pub(crate) use instance::{instance_view, visible_actual};
 pub use node::{CountsView, NodeView, ResourcesView, UnclaimedView};
@@ -35,8 +38,8 @@ pub(crate) use node::{node_state, node_view};
 pub use service::{AppliedView, ApplyView, BackendView, BackendsView, CountChange, RolloutView, ServiceView};
 pub(crate) use service::{backends_view, service_view};
 pub use spec::{
-    CheckShape, DiskShape, EdgeShape, MigrateShape, ServiceShape, SpecFileShape, StopShape, UpdateShape,
-    VolumeShape,
+    CheckShape, DiskShape, EdgeShape, FeedShape, FeedSinkShape, FeedSourceShape, MigrateShape, ServiceShape,
+    SpecFileShape, StopShape, UpdateShape, VolumeShape,
 };
 pub use volume::VolumeView;
 pub(crate) use volume::volume_view;

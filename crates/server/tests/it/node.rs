@@ -68,6 +68,7 @@ fn hello(id: &str, api: &str, inventory: Vec<Inventory>) -> Hello {
         capacity: Resources { memory: 1 << 30, cpu: 4000 },
         host: "127.0.0.1".to_owned(),
         api: api.to_owned(),
+        rpc: String::new(),
         memory_caps: MemoryCaps::None("no cgroup".to_owned()),
         cluster: None,
         inventory,
@@ -129,6 +130,7 @@ impl Running {
             forgotten: self.forgotten.iter().copied().collect(),
             degraded: None,
             edge: self.edge.clone(),
+            ..Heartbeat::default()
         };
         Up { seq: self.seq, body: UpBody::Heartbeat(heartbeat) }
     }
@@ -144,7 +146,10 @@ impl Running {
             }
             DownBody::Duty(Duty::Serve { .. }) => self.edge.withdrawal = None,
             DownBody::Leave => {}
-            DownBody::Answer(_) | DownBody::Refused { .. } => return false,
+            DownBody::Answer(_)
+            | DownBody::Refused { .. }
+            | DownBody::Roster(_)
+            | DownBody::Feeds(_) => return false,
         }
         true
     }

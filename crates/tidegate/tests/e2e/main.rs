@@ -12,6 +12,7 @@ mod crash;
 mod daemon_kill;
 mod drains;
 mod empty_store;
+mod feeds;
 mod fence;
 mod first_run;
 mod harness;
