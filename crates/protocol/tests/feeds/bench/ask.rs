@@ -36,11 +36,25 @@ impl Bench {
     }
 
     pub fn apply_where(&mut self, name: Name, spans: usize, labels: &[(&str, &str)]) {
+        let feed = self.source(name, spans, labels);
+        self.apply_all(vec![feed]);
+    }
+
+    /// Feeds of one span each, in one request.
+    pub fn apply_together(&mut self, names: &[Name]) {
+        let feeds = names.iter().map(|name| self.source(name, 1, &[])).collect();
+        self.apply_all(feeds);
+    }
+
+    fn source(&mut self, name: Name, spans: usize, labels: &[(&str, &str)]) -> ApplyFeed {
         let all = (0..spans).map(|number| SpanName::new(&format!("t{number}"))).collect();
         self.tables.sources.insert(FeedName::new(name), all);
         let constraints = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let spec = FeedSpec { pipeline: PipelineSpec::Idle { spans: 0 }, constraints: constraints.collect() };
-        let feeds = vec![ApplyFeed { name: FeedName::new(name), spec: Arc::new(spec) }];
+        ApplyFeed { name: FeedName::new(name), spec: Arc::new(spec) }
+    }
+
+    fn apply_all(&mut self, feeds: Vec<ApplyFeed>) {
         self.ask(Request::Apply { services: Vec::new(), feeds }).expect("a feed that may be applied");
     }
 
@@ -48,6 +62,26 @@ impl Bench {
     pub fn feed(&mut self, name: Name, spans: usize) {
         self.apply(name, spans);
         self.until("the feed runs", |bench| bench.all_run(name));
+    }
+
+    /// As [`feed`](Self::feed), with its maintainer on the last node.
+    pub fn apply_on_last(&mut self, name: Name, spans: usize) {
+        let last = *self.machines.keys().next_back().expect("a machine");
+        for number in 0.. {
+            let other: Name = ["a-filler", "b-filler", "c-filler", "d-filler"][number];
+            self.feed(name, spans);
+            if self.maintainer(name) == last {
+                return;
+            }
+            self.remove(name);
+            self.feed(other, 1);
+        }
+    }
+
+    /// Removes a feed and waits until it is gone.
+    pub fn remove(&mut self, name: Name) {
+        self.set_feed(name, FeedState::Removing).expect("a feed to remove");
+        self.until("the feed is gone", |bench| bench.cluster().feed(name).is_none());
     }
 
     pub fn set_feed(&mut self, name: Name, state: FeedState) -> Result<Answer, ApiError> {

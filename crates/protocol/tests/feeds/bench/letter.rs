@@ -82,10 +82,13 @@ impl Letter {
         self.to() == Some(on) && self.orders().any(|what| matches!(what, SpanWhat::Stop { .. }))
     }
 
-    /// A maintainer asks, or a node answers one.
-    pub fn is_between(&self, one: Name, other: Name) -> bool {
-        let (from, to) = self.ends();
-        (from, to) == (one, other) || (from, to) == (other, one)
+    /// It only says how far something is.
+    pub fn is_progress(&self) -> bool {
+        match self {
+            Letter::Shell { news: FeedNews::Task(news), .. } => matches!(news.what, TaskWhat::Progressed(_)),
+            Letter::Peer { message, .. } => matches!(message.body, PeerBody::Progress { .. }),
+            Letter::Shell { .. } | Letter::Up { .. } | Letter::Down { .. } => false,
+        }
     }
 
     pub fn is_answer_of(&self, node: Name) -> bool {

@@ -139,8 +139,12 @@ impl Bench {
     }
 
     pub fn fail_over(&mut self) {
+        self.fail_over_to(COORDINATOR);
+    }
+
+    pub fn fail_over_to(&mut self, candidate: Name) {
         self.depose();
-        self.elect(COORDINATOR);
+        self.elect(candidate);
         self.pass(STEP);
     }
 
@@ -347,6 +351,12 @@ impl Bench {
         }
     }
 
+    /// A moment that is later than everything so far.
+    pub fn mark(&mut self) -> Time {
+        self.now = self.now + Millis(1);
+        self.now
+    }
+
     fn step(&mut self) {
         self.connect_waiting();
         let names: Vec<Name> = self.machines.keys().copied().collect();
@@ -392,8 +402,8 @@ impl Bench {
     }
 
     pub fn fail(&self, message: &str) -> ! {
-        let first = self.sent.len().saturating_sub(LETTERS_SHOWN);
-        for (at, letter) in &self.sent[first..] {
+        let told: Vec<&(Time, Letter)> = self.sent.iter().filter(|(_, letter)| !letter.is_progress()).collect();
+        for (at, letter) in &told[told.len().saturating_sub(LETTERS_SHOWN)..] {
             eprintln!("{:>7} {letter}", at.since(BEGINNING).0);
         }
         panic!("at {}: {message}", self.now.since(BEGINNING).0);
