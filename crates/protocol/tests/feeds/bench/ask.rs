@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use model::{Cluster, Code, Feed, FeedName, FeedSpec, FeedState, PipelineSpec, SpanName, Time};
 use protocol::{
-    coordinator::{Answer, ApiError, ApplyFeed, Asked, DrainRequest, Input, Request, RequestId, WantedIntent},
+    coordinator::{
+        Answer, ApiError, ApplyFeed, Asked, DrainRequest, Input, Request, RequestId, WantedIntent,
+    },
     message::{FeedReport, SetRevision},
 };
 
@@ -202,7 +204,11 @@ impl Bench {
     }
 
     pub fn troubles(&self, feed: Name) -> Vec<Code> {
-        self.report(feed).into_iter().flat_map(|report| &report.troubles).map(|trouble| trouble.code).collect()
+        self.report(feed)
+            .into_iter()
+            .flat_map(|report| &report.troubles)
+            .map(|trouble| trouble.code)
+            .collect()
     }
 
     /// What a node says of itself, if it has acknowledged the closed set.

@@ -160,7 +160,11 @@ impl fmt::Display for Letter {
                     "heartbeat, roster {:?}, {:?}, {:?}",
                     heartbeat.roster.map(|revision| (revision.term.0, revision.number)),
                     heartbeat.dispatchers,
-                    heartbeat.feeds.iter().map(|r| (&r.feed, r.epoch.0, r.phase, r.moving)).collect::<Vec<_>>()
+                    heartbeat
+                        .feeds
+                        .iter()
+                        .map(|r| (&r.feed, r.epoch.0, r.phase, r.moving))
+                        .collect::<Vec<_>>()
                 ),
                 UpBody::Goodbye => write!(f, "goodbye"),
             },

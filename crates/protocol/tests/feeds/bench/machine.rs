@@ -24,24 +24,24 @@ pub struct Machine {
     pub hangs: bool,
     pub conn: Option<ConnId>,
     pub inbox: Vec<Letter>,
-    pub labels: BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
     roles: Roles,
     memory: Memory,
     broken: bool,
 }
 
 impl Machine {
-    pub fn new(name: Name, roles: Roles, life: Life, now: Time) -> Machine {
+    pub fn new(name: Name, roles: Roles, labels: &[(&str, &str)], now: Time) -> Machine {
         let mut machine = Machine {
             name,
-            life,
+            life: Life(1),
             node: None,
             paused: false,
             tasks: BTreeMap::new(),
             hangs: false,
             conn: None,
             inbox: Vec::new(),
-            labels: BTreeMap::new(),
+            labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             roles,
             memory: Memory::default(),
             broken: false,

@@ -11,7 +11,7 @@ mod tables;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use model::{Change, Cluster, Event, Life, Millis, Roles, Term, Time, decode_record, load_ranges};
+use model::{Change, Cluster, Event, Millis, Roles, Term, Time, decode_record, load_ranges};
 use protocol::{
     Timing,
     coordinator::{
@@ -102,8 +102,11 @@ impl Bench {
     }
 
     pub fn join(&mut self, name: Name, roles: Roles) {
-        let machine = Machine::new(name, roles, Life(1), self.now);
-        self.machines.insert(name, machine);
+        self.machines.insert(name, Machine::new(name, roles, &[], self.now));
+    }
+
+    pub fn join_labelled(&mut self, name: Name, labels: &[(&str, &str)]) {
+        self.machines.insert(name, Machine::new(name, Roles::WORKER, labels, self.now));
     }
 
     // Offices.
@@ -402,7 +405,8 @@ impl Bench {
     }
 
     pub fn fail(&self, message: &str) -> ! {
-        let told: Vec<&(Time, Letter)> = self.sent.iter().filter(|(_, letter)| !letter.is_progress()).collect();
+        let told: Vec<&(Time, Letter)> =
+            self.sent.iter().filter(|(_, letter)| !letter.is_progress()).collect();
         for (at, letter) in &told[told.len().saturating_sub(LETTERS_SHOWN)..] {
             eprintln!("{:>7} {letter}", at.since(BEGINNING).0);
         }

@@ -213,7 +213,8 @@ impl Bench {
         if machine.paused || machine.node.is_none() {
             return;
         }
-        let tasks: Vec<(Key, TaskAt)> = machine.tasks.iter().map(|(key, task)| (key.clone(), *task)).collect();
+        let tasks: Vec<(Key, TaskAt)> =
+            machine.tasks.iter().map(|(key, task)| (key.clone(), *task)).collect();
         for (key, TaskAt { run, state }) in tasks {
             let TaskState::Going { epoch, rows } = state else { continue };
             match self.write(at, &key, epoch, rows) {
