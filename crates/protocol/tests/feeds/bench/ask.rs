@@ -68,16 +68,15 @@ impl Bench {
 
     /// As [`feed`](Self::feed), with its maintainer on the last node.
     pub fn apply_on_last(&mut self, name: Name, spans: usize) {
-        let last = *self.machines.keys().next_back().expect("a machine");
-        for number in 0.. {
-            let other: Name = ["a-filler", "b-filler", "c-filler", "d-filler"][number];
-            self.feed(name, spans);
-            if self.maintainer(name) == last {
-                return;
-            }
-            self.remove(name);
-            self.feed(other, 1);
+        let fillers: &[Name] = &["x0", "x1", "x2", "x3"][..self.machines.len() - 1];
+        for filler in fillers {
+            self.apply(filler, 0);
+            self.until("it is maintained", |bench| bench.acting(filler).len() == 1);
         }
+        self.feed(name, spans);
+        fillers.iter().for_each(|filler| self.remove(filler));
+        let last = *self.machines.keys().next_back().expect("a machine");
+        assert_eq!(self.maintainer(name), last);
     }
 
     /// Removes a feed and waits until it is gone.

@@ -13,7 +13,7 @@ use protocol::{
     node::FeedNews,
 };
 
-use super::{COORDINATOR, Name};
+use super::{COORDINATOR, Key, Name};
 
 #[derive(Clone, Debug)]
 pub enum Letter {
@@ -76,6 +76,14 @@ impl Letter {
 
     pub fn starts(&self, on: Name) -> bool {
         self.to() == Some(on) && self.orders().any(|what| matches!(what, SpanWhat::Start { .. }))
+    }
+
+    /// The spans that it tells a node to start.
+    pub fn started(&self) -> Vec<Key> {
+        let Letter::Peer { message, .. } = self else { return Vec::new() };
+        let PeerBody::Orders { orders, .. } = &message.body else { return Vec::new() };
+        let starts = orders.iter().filter(|order| matches!(order.what, SpanWhat::Start { .. }));
+        starts.map(|order| (message.feed.clone(), order.span.clone())).collect()
     }
 
     pub fn stops(&self, on: Name) -> bool {
