@@ -123,8 +123,13 @@ impl Letter {
         self.feed_orders().iter().any(|order| order.what == FeedWhat::Quiesce)
     }
 
-    pub fn maintains(&self) -> bool {
-        self.feed_orders().iter().any(|order| matches!(order.what, FeedWhat::Maintain(_)))
+    pub fn quiesces_of(&self, feed: &str) -> bool {
+        self.quiesces() && self.feed_orders().iter().all(|order| order.feed.as_str() == feed)
+    }
+
+    pub fn asks(&self, from: Name) -> bool {
+        matches!(self, Letter::Peer { from: node, message, .. }
+            if *node == from && matches!(message.body, PeerBody::Ask { .. }))
     }
 
     pub fn announces_roster(&self, to: Name) -> bool {

@@ -102,6 +102,14 @@ impl Bench {
         }
     }
 
+    /// The daemon is told to end, and does when it may.
+    pub fn stop(&mut self, name: Name) {
+        self.give(name, Input::Stopping);
+        let may = |bench: &Bench| bench.machines[name].node.as_ref().is_some_and(Node::may_end);
+        self.until("it may end", may);
+        self.kill(name);
+    }
+
     pub fn pause(&mut self, name: Name) {
         self.machines.get_mut(name).expect("a machine").paused = true;
     }

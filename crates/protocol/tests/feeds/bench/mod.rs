@@ -20,6 +20,7 @@ use protocol::{
     node,
 };
 
+pub use ask::key;
 pub use letter::Letter;
 pub use machine::Machine;
 pub use tables::{Key, Tables};
