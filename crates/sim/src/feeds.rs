@@ -180,9 +180,10 @@ impl World {
             let at_work = (0..self.machines.len()).find(|at| {
                 let tasks = self.machines[*at].daemon.as_ref().map(|daemon| &daemon.tasks);
                 let task = tasks.and_then(|tasks| tasks.get(&key));
-                task.is_some_and(
+                let owns = task.is_some_and(
                     |task| matches!(task.state, TaskState::Going { epoch, .. } if Some(epoch) == owner),
-                )
+                );
+                owns && !self.stands_still(*at)
             });
             if let Some(at) = at_work {
                 let (feed, span) = key;
@@ -301,6 +302,13 @@ impl World {
         self.task_soon(machine, key, run, 50, TaskStep::Work);
     }
 
+    /// Its daemon does nothing. One that stood still has a moment to notice that its lease is over.
+    fn stands_still(&self, machine: usize) -> bool {
+        let there = &self.machines[machine];
+        let margin = (self.swarm.timing.offline_after.0 - self.swarm.timing.fence_after.0) / 2 + 200;
+        there.paused || there.suspended || self.now - there.woke_at <= margin
+    }
+
     /// Nobody else works this span, but for daemons that stand still.
     fn check_alone(&mut self, machine: usize, key: &(FeedName, SpanName)) {
         let twin = (0..self.machines.len()).filter(|at| *at != machine).find(|at| {
@@ -309,9 +317,7 @@ impl World {
             let works = task.is_some_and(|task| {
                 matches!(task.state, TaskState::Going { .. } | TaskState::Stopping { .. })
             });
-            // One that stood still has a moment to notice that its lease is over.
-            let margin = (self.swarm.timing.offline_after.0 - self.swarm.timing.fence_after.0) / 2 + 200;
-            works && !there.paused && !there.suspended && self.now - there.woke_at > margin
+            works && !self.stands_still(*at)
         });
         if let Some(twin) = twin {
             let (feed, span) = key;

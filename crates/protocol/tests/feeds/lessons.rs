@@ -228,9 +228,11 @@ fn lesson_24_the_last_report_of_a_maintainer_counts_though_its_successor_has_a_h
     bench.pass(Millis(4000));
     let known = bench.record("orders").checkpoint.unwrap_or_default();
     bench.drain("n1");
-    bench.until("it is handed over", |bench| bench.maintainer("orders") != "n1" && bench.handed_over("orders"));
-    let last = bench.sent.iter().flat_map(|(_, letter)| letter.reports());
-    let last = last.filter(|report| report.phase == Phase::Quiesced).last().expect("its last report");
+    bench.until("it is handed over", |bench| {
+        bench.maintainer("orders") != "n1" && bench.handed_over("orders")
+    });
+    let mut last = bench.sent.iter().rev().flat_map(|(_, letter)| letter.reports());
+    let last = last.find(|report| report.phase == Phase::Quiesced).expect("its last report");
     let said = last.checkpoint.expect("how far it was");
     assert!(said.position > known.position, "it had got further since it was last stored");
     assert_eq!(bench.record("orders").checkpoint, Some(said));
@@ -340,7 +342,8 @@ fn lesson_46_a_paused_process_that_wakes_after_its_fence_writes_nothing() {
     assert_eq!(bench.tables.refused, []);
     bench.wake("n1");
     bench.pass(Millis(1000));
-    let refused = bench.tables.refused.iter().filter(|(node, key)| *node == "n1" && key.0.as_str() == "orders");
+    let refused =
+        bench.tables.refused.iter().filter(|(node, key)| *node == "n1" && key.0.as_str() == "orders");
     assert_eq!(refused.count(), had, "every one of its writes was refused");
     assert_eq!(bench.count("orders", "n1"), 0);
     bench.goes_on("orders");

@@ -84,7 +84,9 @@ fn a_start_that_never_arrives_is_never_given_to_another_and_is_repeated() {
     bench.feed("orders", 3);
     bench.lose(|letter| letter.starts("n2"));
     bench.tables.sources.get_mut("orders").expect("a source").extend([span("u0"), span("u1"), span("u2")]);
-    bench.until("it was told to start", |bench| bench.sent.iter().any(|(_, l)| l.started().len() == 1 && l.starts("n2")));
+    bench.until("it was told to start", |bench| {
+        bench.sent.iter().any(|(_, l)| l.started().len() == 1 && l.starts("n2"))
+    });
     bench.pass(Millis::secs(30));
     let told = bench.sent.iter().filter(|(_, letter)| letter.starts("n2")).flat_map(|(_, l)| l.started());
     let owned = told.last().expect("a span");
@@ -105,7 +107,8 @@ fn a_start_whose_answer_is_lost_runs_where_it_was_sent_and_nowhere_else() {
         Letter::Peer { from: "n2", message, .. } => match &message.body {
             protocol::message::feed::PeerBody::News { held, .. }
             | protocol::message::feed::PeerBody::Inventory { held, .. } => held.iter().any(|held| {
-                held.state == protocol::message::feed::HeldState::Running && held.span.as_str().starts_with('u')
+                held.state == protocol::message::feed::HeldState::Running
+                    && held.span.as_str().starts_with('u')
             }),
             _ => false,
         },
@@ -361,8 +364,10 @@ fn a_feed_that_is_removed_and_made_anew_begins_from_the_start_whatever_comes_lat
     let (epoch, spans) = (bench.record("orders").epoch, bench.tables.begun.len());
     let highest = bench.tables.begun.iter().map(|begun| begun.epoch).max().expect("some began");
     // Words of the first one that arrive only when the second runs.
-    bench.hold(|letter| matches!(letter, Letter::Peer { message, .. }
-        if matches!(message.body, protocol::message::feed::PeerBody::Progress { .. })));
+    bench.hold(|letter| {
+        matches!(letter, Letter::Peer { message, .. }
+        if matches!(message.body, protocol::message::feed::PeerBody::Progress { .. }))
+    });
     bench.pass(Millis(1000));
     assert!(bench.held() > 0);
     bench.remove("orders");

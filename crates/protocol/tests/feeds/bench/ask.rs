@@ -7,7 +7,7 @@ use protocol::{
     coordinator::{
         Answer, ApiError, ApplyFeed, Asked, DrainRequest, Input, Request, RequestId, WantedIntent,
     },
-    message::{FeedReport, SetRevision},
+    message::FeedReport,
 };
 
 use super::{Bench, Key, Letter, Name};
@@ -215,17 +215,6 @@ impl Bench {
         let coordinator = self.coordinator.as_ref()?;
         let ix = coordinator.cluster().node_ix(node)?;
         coordinator.dispatchers_on(ix).map(|counts| counts.values().sum())
-    }
-
-    /// The closed set that a node last said it knows.
-    pub fn acknowledged(&self, node: Name) -> Option<SetRevision> {
-        self.sent.iter().rev().find_map(|(_, letter)| match letter {
-            Letter::Up { from, message, .. } if *from == node => match &message.body {
-                protocol::message::UpBody::Heartbeat(heartbeat) => Some(heartbeat.roster),
-                _ => None,
-            },
-            _ => None,
-        })?
     }
 
     /// Letters of this kind that were sent since then.

@@ -148,11 +148,6 @@ impl Letter {
         self.task_at(node).is_some_and(|what| *what == TaskWhat::Prepared)
     }
 
-    /// The task of a node says that it has ended.
-    pub fn is_end_at(&self, node: Name) -> bool {
-        self.task_at(node).is_some_and(|what| matches!(what, TaskWhat::Ended(_)))
-    }
-
     fn task_at(&self, node: Name) -> Option<&TaskWhat> {
         match self {
             Letter::Shell { at, news: FeedNews::Task(news), .. } if *at == node => Some(&news.what),

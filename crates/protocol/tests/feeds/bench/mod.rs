@@ -14,9 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use model::{Change, Cluster, Event, Millis, Roles, Term, Time, decode_record, load_ranges};
 use protocol::{
     Timing,
-    coordinator::{
-        Answer, ApiError, ConnId, Coordinator, FeedLimits, Input, Op, Output, RequestId, Start, Stored,
-    },
+    coordinator::{Answer, ApiError, Coordinator, FeedLimits, Input, Op, Output, RequestId, Start, Stored},
     node,
 };
 
@@ -249,11 +247,6 @@ impl Bench {
 
     pub fn cut(&mut self, one: Name, other: Name) {
         self.cuts.extend([(one, other), (other, one)]);
-    }
-
-    pub fn mend(&mut self, one: Name, other: Name) {
-        self.cuts.remove(&(one, other));
-        self.cuts.remove(&(other, one));
     }
 
     /// Between this one and everybody, the coordinator too.
