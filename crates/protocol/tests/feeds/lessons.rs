@@ -275,9 +275,10 @@ fn lesson_26_what_an_old_maintainer_ordered_and_comes_late_changes_nothing() {
     bench.goes_on("orders");
     bench.pass(Millis(500));
     let (before, tasks) = (bench.at_work("orders"), [bench.tasks("n2"), bench.tasks("n3")]);
-    let epoch = bench.record("orders").epoch;
+    let (epoch, prepared) = (bench.record("orders").epoch, bench.tables.prepared);
     bench.lift();
     bench.pass(Millis(1000));
+    assert_eq!(bench.tables.prepared, prepared, "nothing is even made ready");
     assert_eq!((bench.at_work("orders"), [bench.tasks("n2"), bench.tasks("n3")]), (before, tasks));
     for node in ["n2", "n3"] {
         let node = bench.machines[node].node.as_ref().expect("a node");

@@ -26,6 +26,8 @@ pub struct Tables {
     pub dark: BTreeSet<FeedName>,
     /// Feeds whose sinks do not answer, and on which node they are missed.
     pub broken: BTreeSet<(Name, FeedName)>,
+    /// Tasks that were made ready.
+    pub prepared: usize,
     /// Every start that reached a sink.
     pub begun: Vec<Begun>,
     /// Writes that sinks refused, and who made them.
@@ -84,6 +86,7 @@ impl Tables {
             sources: BTreeMap::new(),
             dark: BTreeSet::new(),
             broken: BTreeSet::new(),
+            prepared: 0,
             begun: Vec::new(),
             refused: Vec::new(),
             swept: Vec::new(),
@@ -153,6 +156,7 @@ impl Bench {
                     let failed = Err(failure(Code::SinkUnreachable, false));
                     return self.task_says(at, &key, run, TaskWhat::Ended(failed));
                 }
+                self.tables.prepared += 1;
                 let machine = self.machines.get_mut(at).expect("a machine");
                 machine.tasks.insert(key.clone(), TaskAt { run, state: TaskState::Prepared });
                 self.task_says(at, &key, run, TaskWhat::Prepared);
