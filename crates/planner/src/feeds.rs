@@ -32,8 +32,12 @@ impl Default for Limits {
 pub struct Seen<'a> {
     /// The node is connected, and this life of it has acknowledged the present closed set.
     pub ready: &'a dyn Fn(&NodeId) -> bool,
+    /// Until then a node that is about to be ready is worth waiting for.
+    pub patient_until: &'a dyn Fn(&Feed) -> Time,
     /// The life of the node that counts: an earlier one that may still run, or the present.
     pub life: &'a dyn Fn(&NodeId) -> Option<ProcessEpoch>,
+    /// Drains pause: nobody is handed over for their sake.
+    pub paused: bool,
     /// The feed's maintainer says that it works.
     pub working: &'a dyn Fn(&Feed) -> bool,
     /// It says that it has stopped acting, though it was to go on.
@@ -97,10 +101,7 @@ pub fn plan(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>, budget: &mut Bu
     match &maintainer.from {
         // It was never started: another may take it, still after the one before.
         Some(origin) if gone || leaves => place(txn, &feed, Some(origin.clone()), seen),
-        Some(origin) => {
-            let message = format!("the maintainer on {} has not confirmed that it stopped", origin.node);
-            Planned { wait: Some((Code::MaintainerUnconfirmed, message)), wake_at: None }
-        }
+        Some(origin) => Planned { wait: Some(unconfirmed(origin)), wake_at: None },
         None if gone || (seen.gave_up)(&feed) => place(txn, &feed, None, seen),
         None if leaves => leave(txn, &feed, maintainer, seen, budget),
         None => Planned::default(),
@@ -143,6 +144,15 @@ fn leave(
         let wake_at = Some(maintainer.since + UNSTABLE_PATIENCE);
         return Planned { wait: Some((Code::MaintainerStarting, message)), wake_at };
     }
+    if seen.paused {
+        let message = "the coordinator's own node is closed; drains pause".to_owned();
+        return Planned { wait: Some((Code::OfficeMoving, message)), wake_at: None };
+    }
+    let chosen = match choose(txn, feed, seen) {
+        Ok(chosen) => chosen,
+        // What has nowhere to go takes no turn from the others.
+        Err(planned) => return planned,
+    };
     let deadline = txn
         .node_by_id(maintainer.node.as_str())
         .and_then(|entry| entry.drain.as_ref())
@@ -152,28 +162,58 @@ fn leave(
         return Planned { wait: Some((Code::MaxParallel, message)), wake_at: budget.wake_at };
     }
     let Maintainer { node, process, epoch, .. } = maintainer.clone();
-    let origin = Origin { node, process, epoch };
-    place(txn, feed, Some(origin), seen)
+    put(txn, feed, chosen, Some(Origin { node, process, epoch }))
 }
 
 fn place(txn: &mut Txn<'_>, feed: &Feed, from: Option<Origin>, seen: &Seen<'_>) -> Planned {
-    let now = txn.now();
-    let eligible = txn.nodes().filter(|(_, entry)| {
-        entry.may_place() && entry.rec.satisfies(&feed.spec.constraints) && (seen.ready)(&entry.rec.id)
+    match choose(txn, feed, seen) {
+        Ok(chosen) => put(txn, feed, chosen, from),
+        Err(planned) => planned,
+    }
+}
+
+/// The least loaded node that may maintain it. One that has yet to acknowledge the closed set is waited
+/// for, but not long: the first to acknowledge would get everything.
+fn choose(cluster: &Txn<'_>, feed: &Feed, seen: &Seen<'_>) -> Result<(NodeId, ProcessEpoch), Planned> {
+    let now = cluster.now();
+    let until = (seen.patient_until)(feed);
+    let eligible = cluster.nodes().filter(|(_, entry)| {
+        let awaited = now < until || (seen.ready)(&entry.rec.id);
+        entry.may_place() && entry.rec.satisfies(&feed.spec.constraints) && awaited
     });
     let least = eligible.min_by_key(|(_, entry)| {
         let id = &entry.rec.id;
-        (txn.maintainer_count(id), id.clone())
+        (cluster.maintainer_count(id), id.clone())
     });
-    let Some((node, process)) = least.map(|(_, entry)| (entry.rec.id.clone(), entry.rec.process_epoch))
-    else {
-        let message = "no node that may maintain it is open and knows which nodes are closed".to_owned();
-        return Planned { wait: Some((Code::NoEligibleNode, message)), wake_at: None };
-    };
+    match least.map(|(_, entry)| (entry.rec.id.clone(), entry.rec.process_epoch)) {
+        Some((node, process)) if (seen.ready)(&node) => Ok((node, process)),
+        Some((node, _)) => {
+            let message = format!("{node} has not acknowledged which nodes are closed");
+            Err(Planned { wait: Some((Code::NoEligibleNode, message)), wake_at: Some(until) })
+        }
+        None => {
+            let message = "no node that may maintain it is open and knows which nodes are closed".to_owned();
+            Err(Planned { wait: Some((Code::NoEligibleNode, message)), wake_at: None })
+        }
+    }
+}
+
+fn put(
+    txn: &mut Txn<'_>,
+    feed: &Feed,
+    (node, process): (NodeId, ProcessEpoch),
+    from: Option<Origin>,
+) -> Planned {
+    let wait = from.as_ref().map(unconfirmed);
     let number = txn.meta().maintainer_epoch + 1;
     txn.put(Change::Meta(Meta { maintainer_epoch: number, ..txn.meta().clone() }));
     let epoch = MaintainerEpoch(number);
-    let maintainer = Some(Maintainer { node, process, epoch, from, since: now });
+    let maintainer = Some(Maintainer { node, process, epoch, from, since: txn.now() });
     txn.put(Change::Feed(Feed { maintainer, epoch, ..feed.clone() }));
-    Planned::default()
+    Planned { wait, wake_at: None }
+}
+
+fn unconfirmed(origin: &Origin) -> (Code, String) {
+    let message = format!("the maintainer on {} has not confirmed that it stopped", origin.node);
+    (Code::MaintainerUnconfirmed, message)
 }

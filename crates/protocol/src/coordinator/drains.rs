@@ -43,6 +43,7 @@ impl Coordinator {
             return;
         }
         self.paused_since = closed.then_some(now);
+        self.wake_feeds();
         let draining = self.cluster.nodes().filter(|(_, node)| node.is_draining());
         let draining: Vec<NodeIx> = draining.map(|(ix, _)| ix).collect();
         for node in draining {

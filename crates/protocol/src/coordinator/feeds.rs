@@ -12,6 +12,7 @@ use model::{
 use planner::feeds::{self, Budget, Planned, Seen};
 
 use super::{Coordinator, timers::Timer};
+use crate::maintainer::UNEVEN_FROM;
 use crate::message::{
     DownBody, FeedOrder, FeedReport, SetRevision,
     feed::{FeedWhat, Maintain, Phase},
@@ -39,6 +40,8 @@ pub(super) struct FeedDesk {
     unacked: BTreeSet<FeedName>,
     /// Dispatchers that each feed may have on the move.
     pub grants: BTreeMap<FeedName, u32>,
+    /// Feeds that nodes have unequal shares of: they may move a few while no closed node is emptied.
+    uneven: BTreeSet<FeedName>,
 }
 
 impl Coordinator {
@@ -71,8 +74,15 @@ impl Coordinator {
             .nodes()
             .map(|(ix, entry)| (entry.rec.id.clone(), self.life_that_counts(ix)))
             .collect();
+        let patience = Millis(2 * self.timing.heartbeat.0);
+        let waits_since = |feed: &Feed| {
+            let wait = seen_of.get(&feed.name).and_then(|seen| seen.wait.as_ref());
+            wait.filter(|(code, _, _)| *code == Code::NoEligibleNode).map_or(now, |(_, _, since)| *since)
+        };
         let seen = Seen {
             ready: &|node| ready.contains(node),
+            paused: self.paused_since.is_some(),
+            patient_until: &|feed| waits_since(feed) + patience,
             life: &|node| lives.get(node).copied(),
             working: &|feed| matches!(phase(feed), Some(Phase::Working | Phase::Cleaned)),
             gave_up: &|feed| phase(feed) == Some(Phase::Quiesced),
@@ -94,6 +104,7 @@ impl Coordinator {
             self.feeds.seen.remove(name);
             self.feeds.unacked.remove(name);
             self.feeds.grants.remove(name);
+            self.feeds.uneven.remove(name);
             return;
         }
         if let Some(at) = planned.wake_at {
@@ -352,6 +363,7 @@ impl Coordinator {
             if phase_changed {
                 self.wake_feeds();
                 self.drains_dirty = true;
+                self.timers.set(Timer::Balance, now + super::BALANCE_AFTER);
             }
         }
     }
@@ -395,11 +407,16 @@ impl Coordinator {
         let mut wants: BTreeMap<FeedName, u32> = BTreeMap::new();
         for (ix, session) in &self.sessions {
             let entry = self.cluster.node(*ix);
-            if entry.is_draining() || entry.rec.is_closed() {
+            let leaves = entry.is_draining() || entry.rec.is_closed();
+            if leaves && self.paused_since.is_none() {
                 for (feed, count) in &session.dispatchers {
                     *wants.entry(feed.clone()).or_insert(0) += count;
                 }
             }
+        }
+        if wants.is_empty() {
+            let few = self.limits.balance_moves;
+            wants.extend(self.feeds.uneven.iter().map(|name| (name.clone(), few)));
         }
         if wants.is_empty() && self.feeds.grants.is_empty() {
             return;
@@ -433,6 +450,28 @@ impl Coordinator {
                 self.feeds.dirty.insert(name);
             }
         }
+    }
+}
+
+impl Coordinator {
+    /// Lets feeds give open nodes their share back, as far as their maintainers say that it is unequal.
+    pub(super) fn even_out_feeds(&mut self) -> bool {
+        let open = self.cluster.nodes().filter(|(_, entry)| entry.may_place());
+        let open: Vec<&model::Node> = open.map(|(_, entry)| &entry.rec).collect();
+        let is_uneven = |feed: &Feed| {
+            let report = self.feeds.seen.get(&feed.name).and_then(|seen| seen.report.as_ref());
+            let Some(report) = report.filter(|report| report.epoch == feed.epoch) else { return false };
+            let most = report.dispatchers.values().max().copied().unwrap_or(0);
+            // Most feeds are even or small: nodes are looked at only where it may matter.
+            let may = feed.state == FeedState::Running && most >= UNEVEN_FROM;
+            let share = |node: &&model::Node| report.dispatchers.get(&node.id).copied().unwrap_or(0);
+            let hosts = open.iter().copied().filter(|node| node.satisfies(&feed.spec.constraints));
+            may && hosts.map(|node| share(&node)).min().is_some_and(|least| most >= least + UNEVEN_FROM)
+        };
+        let uneven = self.cluster.feeds().filter(|feed| is_uneven(feed)).map(|feed| feed.name.clone());
+        self.feeds.uneven = uneven.collect();
+        self.allot_moves();
+        !self.feeds.uneven.is_empty()
     }
 }
 

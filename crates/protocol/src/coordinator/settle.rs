@@ -104,7 +104,8 @@ impl Coordinator {
         let moving = planner::balance::in_flight(&self.cluster);
         let free = (self.limits.balance_moves as usize).saturating_sub(moving);
         let started = self.change(now, |txn, ids| planner::balance::start(txn, ids, free));
-        if moving + started > 0 {
+        let evens_out = self.even_out_feeds();
+        if moving + started > 0 || evens_out {
             self.timers.set(Timer::Balance, now + super::BALANCE_PAUSE);
         }
     }

@@ -28,6 +28,7 @@ use crate::{
     roster::RosterView,
 };
 use hosts::Hosts;
+pub(crate) use plan::UNEVEN_FROM;
 use span::{At, Span};
 
 /// The first repetition of an order comes after this; it doubles.

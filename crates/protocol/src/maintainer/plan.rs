@@ -17,7 +17,7 @@ const LOOK_EVERY: Millis = Millis::secs(5);
 const CHORE_RETRY_FIRST: Millis = Millis(500);
 const CHORE_RETRY_MAX: Millis = Millis::secs(30);
 /// Nodes differ by less than this: nothing is moved to even them out.
-const UNEVEN_FROM: u32 = 2;
+pub(crate) const UNEVEN_FROM: u32 = 2;
 
 impl Maintainer {
     /// Orders that were not answered are said again; preparations that lead nowhere are given up.
@@ -146,13 +146,10 @@ impl Maintainer {
         }
     }
 
-    /// Closed nodes are emptied once the maintainer itself is not on one: its successor would have to
-    /// find out what it was doing.
+    /// Closed nodes are emptied; the maintainer's own only once it has left: its successor would have to
+    /// find out what it was doing. Others do not wait for that: its own node may have to wait for them.
     fn empty_closed(&mut self, roster: &RosterView, now: Time) {
-        if roster.is_closed(&self.me) {
-            return;
-        }
-        let closed = self.hosts.iter().filter(|(id, _)| roster.is_closed(id));
+        let closed = self.hosts.iter().filter(|(id, _)| roster.is_closed(id) && **id != self.me);
         let leaving: Vec<SpanName> = closed
             .flat_map(|(_, host)| host.running.iter())
             .take(self.order.moves.saturating_sub(self.moving) as usize)

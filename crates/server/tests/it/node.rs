@@ -146,10 +146,9 @@ impl Running {
             }
             DownBody::Duty(Duty::Serve { .. }) => self.edge.withdrawal = None,
             DownBody::Leave => {}
-            DownBody::Answer(_)
-            | DownBody::Refused { .. }
-            | DownBody::Roster(_)
-            | DownBody::Feeds(_) => return false,
+            DownBody::Answer(_) | DownBody::Refused { .. } | DownBody::Roster(_) | DownBody::Feeds(_) => {
+                return false;
+            }
         }
         true
     }
