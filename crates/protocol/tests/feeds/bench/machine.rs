@@ -183,6 +183,8 @@ impl Bench {
             | Output::Watch { .. }
             | Output::Signal { .. }
             | Output::Kill { .. }
+            | Output::Copy { .. }
+            | Output::GiveUpCopy { .. }
             | Output::Erase { .. } => self.fail(&format!("{name} has no instances")),
         }
     }

@@ -117,7 +117,7 @@ impl Bench {
         let spans = self.tables.sources.get(&feed).into_iter().flatten().cloned().collect();
         let result = match self.tables.dark.contains(&feed) {
             true => Err(failure(Code::SourceUnreachable, false)),
-            false => Ok(Looked { spans, held_back: None, warnings: Vec::new() }),
+            false => Ok(Looked { spans, ..Looked::default() }),
         };
         self.shell_says(at, FeedNews::Looked { feed, epoch, result });
     }
