@@ -199,7 +199,7 @@ impl World {
             }
             (Intent::Drained | Intent::Stopping, same) if same == old.intent => {
                 // Back with its new life, and out again by the drain that it was in.
-                !returns || self.drain_ended.contains(node.id.as_str())
+                !(new_life && says(last)) || self.drain_ended.contains(node.id.as_str())
             }
             (Intent::Stopping, Intent::Drained) => new_life || ended(Then::Stay),
             (Intent::Active | Intent::Drained, Intent::Stopping) => ended(Then::Stop),
