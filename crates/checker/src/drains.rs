@@ -93,7 +93,9 @@ pub(crate) fn rest<'a>(
         }
     }
     for instance in placed {
-        let Some(old) = instance.replaces.and_then(|old| after.instance(old)) else { continue };
+        // What stopped before the pause and left scratch data has its successor: that is on its way.
+        let old = instance.replaces.and_then(|old| after.instance(old)).filter(|old| !old.is_over());
+        let Some(old) = old else { continue };
         let updated = after.service(old.service).is_some_and(|entry| old.release == entry.rec.release);
         let node = after.node(old.node);
         let drain = node.drain.as_ref().filter(|drain| drain.draining);

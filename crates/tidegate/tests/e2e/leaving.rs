@@ -270,6 +270,6 @@ async fn no_unit_leaves_the_coordinators_own_node_before_another_is_in_office() 
     events.until("instance.allocated").await;
     assert!(leader(&api).await.unwrap().1 > term);
     until_drain(&api, &leads, "drained", |drain| drain.state == "drained").await;
-    events.signal(Signal::INT);
+    events.signal(Signal::TERM);
     events.ended().await;
 }

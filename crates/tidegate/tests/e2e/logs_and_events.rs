@@ -74,7 +74,7 @@ async fn events_are_followed_over_the_death_of_the_coordinator() {
         follower.heard.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     let numbers: Vec<u64> = events.iter().filter_map(|event| event["number"].as_u64()).collect();
     assert!(numbers.is_sorted_by(|a, b| a < b), "each once, in order: {numbers:?}");
-    follower.signal(Signal::INT);
+    follower.signal(Signal::TERM);
     follower.ended().await;
 
     let middle = numbers[numbers.len() / 2];
