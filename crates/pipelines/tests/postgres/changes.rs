@@ -9,10 +9,10 @@ use crate::support::{Pair, Running, THINGS};
 /// Makes the same table in source and sink, and publishes it alone.
 async fn table(pair: &Pair, ddl: &str, identity: &str) {
     for side in [&pair.source, &pair.sink] {
-        side.batch_execute(ddl).await.unwrap();
+        side.batch_execute(ddl).await.expect("it is made");
     }
-    pair.source.batch_execute(identity).await.unwrap();
-    pair.source.batch_execute("ALTER PUBLICATION tide SET TABLE t").await.unwrap();
+    pair.source.batch_execute(identity).await.expect("it is set");
+    pair.source.batch_execute("ALTER PUBLICATION tide SET TABLE t").await.expect("it is published");
 }
 
 async fn started(pair: &Pair) -> Running {
@@ -22,7 +22,7 @@ async fn started(pair: &Pair) -> Running {
 }
 
 async fn after(pair: &Pair, running: &mut Running, sql: &str) {
-    pair.source.batch_execute(sql).await.unwrap();
+    pair.source.batch_execute(sql).await.expect("the source takes it");
     pair.caught_up(running).await;
     pair.assert_same("t").await;
 }
