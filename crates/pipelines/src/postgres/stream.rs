@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use model::{Checkpoint, Time};
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 
@@ -123,7 +124,11 @@ impl<'a> Stream<'a> {
                 if stop.is_cancelled() {
                     return Ok(());
                 }
-                // A busy stream must not keep the rest of the runtime waiting.
+                // A stream that is busy, if only with other tables, must not keep the clock waiting, nor the
+                // rest of the runtime.
+                if ticks.tick().now_or_never().is_some() {
+                    self.tick().await?;
+                }
                 tokio::task::yield_now().await;
             }
             if let Some(frame) = self.wal.ready().map_err(lost)? {
