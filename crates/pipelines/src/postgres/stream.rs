@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use model::{Checkpoint, Time};
-use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 
 use super::Source;
 use super::catalog::Table;
@@ -322,8 +322,8 @@ impl<'a> Stream<'a> {
 
     async fn tick(&mut self) -> Result<(), Trouble> {
         if self.moment.is_none() {
-            // Without it the clock stands still; the rows do not.
-            self.moment = self.source.moment().await.ok();
+            // Without it the clock stands still; the rows do not, nor does a stop wait for it.
+            self.moment = timeout(TICK, self.source.moment()).await.ok().and_then(Result::ok);
         }
         let behind = self.seen.position > self.committed.position;
         if behind && !self.in_transaction && !self.has_changes() && self.committed_at.elapsed() >= IDLE_COMMIT

@@ -127,3 +127,26 @@ async fn a_slot_that_vanished_leads_to_a_fresh_copy() {
     pair.assert_same("plain").await;
     running.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_is_heeded_while_open_transactions_keep_the_slot_from_being_made() {
+    let pair = Pair::new().await;
+    pair.source.batch_execute("INSERT INTO plain VALUES (1, 'one')").await.unwrap();
+    let holder = pair.server.client("source").await;
+    holder.batch_execute("BEGIN; INSERT INTO plain VALUES (2, 'two')").await.unwrap();
+    let running = pair.start("public.plain", 1).await;
+    pipelines::testing::wait_for("the slot to be begun", || async {
+        (pair.slots().await == 1).then_some(())
+    })
+    .await;
+    let end = running.stop().await;
+    assert_eq!(end.position, 0, "nothing is vouched for");
+    // Its successor finds the half-made slot, ends it, and waits in its place.
+    let mut running = pair.start("public.plain", 2).await;
+    pair.source.batch_execute("INSERT INTO plain VALUES (3, 'three')").await.unwrap();
+    holder.batch_execute("COMMIT").await.unwrap();
+    pair.caught_up(&mut running).await;
+    pair.assert_same("plain").await;
+    assert_eq!(Pair::count(&pair.sink, "plain").await, 3);
+    running.stop().await;
+}
