@@ -313,7 +313,11 @@ impl<'a> Stream<'a> {
     /// Tells the host how far the sink is. Where nothing is on its way, that is as far as has come.
     fn report(&self) {
         let done = if self.has_changes() { self.committed } else { self.seen };
-        self.control.progress.send_modify(|progress| progress.get_or_insert_default().raise(done));
+        self.control.progress.send_if_modified(|progress| {
+            let before = *progress;
+            progress.get_or_insert_default().raise(done);
+            *progress != before
+        });
     }
 
     async fn confirm(&mut self, answer: bool) -> Result<(), Trouble> {
