@@ -73,20 +73,27 @@ async fn an_abort_anywhere_loses_nothing_and_doubles_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_first_copy_is_cleared_and_starts_anew() {
     let pair = Pair::new().await;
-    pair.source
-        .batch_execute("INSERT INTO plain SELECT i, 'x' || i FROM generate_series(1, 150000) i")
-        .await
-        .unwrap();
+    let fill = "INSERT INTO plain SELECT i, 'x' || i FROM generate_series(1, 100000) i";
+    pair.source.batch_execute(fill).await.unwrap();
+    // The sink keeps the copy waiting at one row for as long as a lock is held.
+    let gate = "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+                    $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END $$;
+                CREATE TRIGGER wait BEFORE INSERT ON plain FOR EACH ROW WHEN (NEW.id = 90000)
+                    EXECUTE FUNCTION wait();
+                ALTER TABLE plain ENABLE ALWAYS TRIGGER wait";
+    pair.sink.batch_execute(gate).await.unwrap();
+    let holder = pair.server.client("sink").await;
+    holder.batch_execute("SELECT pg_advisory_lock(7)").await.unwrap();
     let running = pair.start("public.plain", 1).await;
-    let watch = std::sync::Arc::new(pair.server.client("sink").await);
-    pipelines::testing::wait_for("the first rows of the copy", || {
-        let watch = std::sync::Arc::clone(&watch);
-        async move { (Pair::count(&watch, "plain").await > 0).then_some(()) }
+    pipelines::testing::wait_for("the copy to stand at the row", || async {
+        let waits = "pg_locks WHERE locktype = 'advisory' AND NOT granted";
+        (Pair::count(&pair.sink, waits).await == 1).then_some(())
     })
     .await;
     running.abort().await;
+    assert!(Pair::count(&pair.sink, "plain").await > 0, "a part is there");
     let copied = pair.sink.query_one("SELECT copied FROM tidegate_checkpoint", &[]).await.unwrap();
-    assert!(!copied.get::<_, bool>(0), "it was still copying");
+    assert!(!copied.get::<_, bool>(0), "and is known to be one");
     // Rows that were copied and are gone since must not come back.
     pair.source.batch_execute("DELETE FROM plain WHERE id % 2 = 0; UPDATE plain SET v = 'y'").await.unwrap();
     let mut running = pair.start("public.plain", 2).await;
