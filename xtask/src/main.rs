@@ -92,6 +92,7 @@ fn test(seeds: u64) -> anyhow::Result<()> {
 
 fn bench(filter: &str) -> anyhow::Result<()> {
     install::etcd()?;
+    install::postgresql()?;
     run::step("build", "cargo", &["build", "--release", "--package", "tidegate"])?;
     run::cargo(&["run", "--release", "--quiet", "--package", "tidegate-bench", "--", filter])
 }

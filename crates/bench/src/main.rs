@@ -2,6 +2,7 @@
 //! `name value unit bar verdict`. Absolute times differ between machines; run it where you care.
 
 mod draining;
+mod feeds;
 mod office;
 mod placing;
 mod real;
@@ -22,5 +23,6 @@ fn main() -> anyhow::Result<()> {
     stores::run(&mut report, &cluster)?;
     office::idle(&mut report, cluster);
     draining::run(&mut report);
+    feeds::run(&mut report)?;
     report.finish()
 }

@@ -30,14 +30,14 @@ const START_TRIES: usize = 5;
 
 /// `$0` is the directory, the rest is the command. Prints the pid and waits for a line, or the end of its
 /// input; then ends the server at once, which unlike a kill leaves no shared memory behind. Without a line
-/// nobody is left who removes the directory.
+/// nobody is left who removes the directories.
 const SUPERVISOR: &str = r#"
 "$@" >>"$0/log" 2>&1 </dev/null &
 echo $!
 read -r keep
 kill -QUIT $!
 wait $!
-[ -n "$keep" ] || rm -rf "$0"
+[ -n "$keep" ] || rm -rf "$0" "$TEMPLATE"
 "#;
 
 /// Waits until `condition` gives something.
@@ -78,7 +78,7 @@ pub struct Postgres {
     port: u16,
     settings: Vec<(String, String)>,
     directory: TempDir,
-    _template: Arc<TempDir>,
+    template: Arc<TempDir>,
 }
 
 /// Making the data of a server takes longer than most tests: those that run at the same time share a copy.
@@ -128,7 +128,7 @@ impl Postgres {
         ];
         let settings = usual.iter().chain(settings);
         let settings = settings.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let mut server = Postgres { running: None, port: 0, settings, directory, _template: template };
+        let mut server = Postgres { running: None, port: 0, settings, directory, template };
         for _ in 1..START_TRIES {
             server.port = free_port();
             if server.launch().await.is_ok() {
@@ -145,7 +145,7 @@ impl Postgres {
     async fn launch(&mut self) -> Result<(), String> {
         let data = self.directory.path().join("data");
         let mut command = Command::new("sh");
-        command.args(["-c", SUPERVISOR]).arg(self.directory.path());
+        command.env("TEMPLATE", self.template.path()).args(["-c", SUPERVISOR]).arg(self.directory.path());
         command.args(as_user(&binary("postgres"))).arg("-D").arg(&data);
         command.arg("-p").arg(self.port.to_string()).arg("-k").arg(self.directory.path());
         for (key, value) in &self.settings {

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use model::{Checkpoint, Time};
-use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 
 use super::Source;
 use super::catalog::Table;
@@ -123,7 +124,11 @@ impl<'a> Stream<'a> {
                 if stop.is_cancelled() {
                     return Ok(());
                 }
-                // A busy stream must not keep the rest of the runtime waiting.
+                // A stream that is busy, if only with other tables, must not keep the clock waiting, nor the
+                // rest of the runtime.
+                if ticks.tick().now_or_never().is_some() {
+                    self.tick().await?;
+                }
                 tokio::task::yield_now().await;
             }
             if let Some(frame) = self.wal.ready().map_err(lost)? {
@@ -308,7 +313,11 @@ impl<'a> Stream<'a> {
     /// Tells the host how far the sink is. Where nothing is on its way, that is as far as has come.
     fn report(&self) {
         let done = if self.has_changes() { self.committed } else { self.seen };
-        self.control.progress.send_modify(|progress| progress.get_or_insert_default().raise(done));
+        self.control.progress.send_if_modified(|progress| {
+            let before = *progress;
+            progress.get_or_insert_default().raise(done);
+            *progress != before
+        });
     }
 
     async fn confirm(&mut self, answer: bool) -> Result<(), Trouble> {
@@ -317,8 +326,8 @@ impl<'a> Stream<'a> {
 
     async fn tick(&mut self) -> Result<(), Trouble> {
         if self.moment.is_none() {
-            // Without it the clock stands still; the rows do not.
-            self.moment = self.source.moment().await.ok();
+            // Without it the clock stands still; the rows do not, nor does a stop wait for it.
+            self.moment = timeout(TICK, self.source.moment()).await.ok().and_then(Result::ok);
         }
         let behind = self.seen.position > self.committed.position;
         if behind && !self.in_transaction && !self.has_changes() && self.committed_at.elapsed() >= IDLE_COMMIT

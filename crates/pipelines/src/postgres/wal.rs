@@ -57,7 +57,7 @@ pub enum Frame {
 /// Why the session went wrong.
 #[derive(Debug)]
 pub enum Fault {
-    Server(Words),
+    Server(Box<Words>),
     Lost(String),
 }
 
@@ -98,7 +98,7 @@ fn refusal(body: &ErrorResponseBody) -> Fault {
             _ => {}
         }
     }
-    Fault::Server(words)
+    Fault::Server(Box::new(words))
 }
 
 fn fallible_next<'a>(

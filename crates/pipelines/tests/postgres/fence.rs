@@ -18,7 +18,7 @@ type Run = Pin<Box<dyn Future<Output = Result<Checkpoint, Trouble>> + Send>>;
 
 /// A dispatcher that runs only while it is polled: not polled, it is a paused process.
 async fn paused_in_mid_stream(pair: &Pair, epoch: u64) -> Run {
-    let prepared = pair.pipeline().prepare(&SpanName::new("public.plain")).await.unwrap();
+    let prepared = pair.pipeline().prepare(&SpanName::new("public.plain")).await.expect("it can be prepared");
     let (progress, seen) = watch::channel(None);
     let control = Control { stop: CancellationToken::new(), progress };
     let mut run: Run = Box::pin(prepared.run(SpanEpoch(epoch), None, control));
@@ -105,8 +105,8 @@ fn row(id: u32, v: &'static str) -> Row {
 }
 
 async fn span_sink(pair: &Pair) -> Box<dyn SpanSink> {
-    let sink = postgres::sink(&pair.feed, &pair.server.url("sink")).unwrap();
-    sink.prepare(&SpanName::new("public.plain"), &shape()).await.unwrap()
+    let sink = postgres::sink(&pair.feed, &pair.server.url("sink")).expect("a sink");
+    sink.prepare(&SpanName::new("public.plain"), &shape()).await.expect("it can be prepared")
 }
 
 fn at(position: u64) -> Checkpoint {

@@ -2,6 +2,7 @@
 
 mod changes;
 mod fence;
+mod other_sink;
 mod preflight;
 mod rows;
 mod support;

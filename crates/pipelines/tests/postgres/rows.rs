@@ -73,20 +73,27 @@ async fn an_abort_anywhere_loses_nothing_and_doubles_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_first_copy_is_cleared_and_starts_anew() {
     let pair = Pair::new().await;
-    pair.source
-        .batch_execute("INSERT INTO plain SELECT i, 'x' || i FROM generate_series(1, 150000) i")
-        .await
-        .unwrap();
+    let fill = "INSERT INTO plain SELECT i, 'x' || i FROM generate_series(1, 100000) i";
+    pair.source.batch_execute(fill).await.unwrap();
+    // The sink keeps the copy waiting at one row for as long as a lock is held.
+    let gate = "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+                    $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END $$;
+                CREATE TRIGGER wait BEFORE INSERT ON plain FOR EACH ROW WHEN (NEW.id = 90000)
+                    EXECUTE FUNCTION wait();
+                ALTER TABLE plain ENABLE ALWAYS TRIGGER wait";
+    pair.sink.batch_execute(gate).await.unwrap();
+    let holder = pair.server.client("sink").await;
+    holder.batch_execute("SELECT pg_advisory_lock(7)").await.unwrap();
     let running = pair.start("public.plain", 1).await;
-    let watch = std::sync::Arc::new(pair.server.client("sink").await);
-    pipelines::testing::wait_for("the first rows of the copy", || {
-        let watch = std::sync::Arc::clone(&watch);
-        async move { (Pair::count(&watch, "plain").await > 0).then_some(()) }
+    pipelines::testing::wait_for("the copy to stand at the row", || async {
+        let waits = "pg_locks WHERE locktype = 'advisory' AND NOT granted";
+        (Pair::count(&pair.sink, waits).await == 1).then_some(())
     })
     .await;
     running.abort().await;
+    assert!(Pair::count(&pair.sink, "plain").await > 0, "a part is there");
     let copied = pair.sink.query_one("SELECT copied FROM tidegate_checkpoint", &[]).await.unwrap();
-    assert!(!copied.get::<_, bool>(0), "it was still copying");
+    assert!(!copied.get::<_, bool>(0), "and is known to be one");
     // Rows that were copied and are gone since must not come back.
     pair.source.batch_execute("DELETE FROM plain WHERE id % 2 = 0; UPDATE plain SET v = 'y'").await.unwrap();
     let mut running = pair.start("public.plain", 2).await;
@@ -125,5 +132,28 @@ async fn a_slot_that_vanished_leads_to_a_fresh_copy() {
     let mut running = pair.start("public.plain", 2).await;
     pair.caught_up(&mut running).await;
     pair.assert_same("plain").await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_is_heeded_while_open_transactions_keep_the_slot_from_being_made() {
+    let pair = Pair::new().await;
+    pair.source.batch_execute("INSERT INTO plain VALUES (1, 'one')").await.unwrap();
+    let holder = pair.server.client("source").await;
+    holder.batch_execute("BEGIN; INSERT INTO plain VALUES (2, 'two')").await.unwrap();
+    let running = pair.start("public.plain", 1).await;
+    pipelines::testing::wait_for("the slot to be begun", || async {
+        (pair.slots().await == 1).then_some(())
+    })
+    .await;
+    let end = running.stop().await;
+    assert_eq!(end.position, 0, "nothing is vouched for");
+    // Its successor finds the half-made slot, ends it, and waits in its place.
+    let mut running = pair.start("public.plain", 2).await;
+    pair.source.batch_execute("INSERT INTO plain VALUES (3, 'three')").await.unwrap();
+    holder.batch_execute("COMMIT").await.unwrap();
+    pair.caught_up(&mut running).await;
+    pair.assert_same("plain").await;
+    assert_eq!(Pair::count(&pair.sink, "plain").await, 3);
     running.stop().await;
 }
