@@ -130,6 +130,23 @@ fn a_dispatchers_destination_that_dies_before_the_origin_stopped_leaves_it_at_it
 }
 
 #[test]
+fn a_dispatchers_destination_that_restarts_before_the_origin_stopped_is_not_taken_for_the_owner() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.apply_on_last("orders", 6);
+    bench.hold(|letter| letter.is_ready_at("n2"));
+    bench.drain("n1");
+    bench.until("one is on its way to n2", |bench| bench.held() > 0);
+    let left = bench.at_work("orders");
+    bench.restart("n2");
+    bench.pass(Millis(200));
+    let began = bench.tables.begun.iter().filter(|begun| left.get(begun.key.1.as_str()) == Some(&"n1"));
+    assert!(began.filter(|begun| begun.on == "n3").count() <= 1, "what n1 runs is moved, not started");
+    bench.lift();
+    bench.until("the drain ends", |bench| bench.drained("n1") == "drained");
+    bench.goes_on("orders");
+}
+
+#[test]
 fn a_dispatchers_destination_that_dies_after_the_origin_stopped_is_replaced_once_its_lease_is_over() {
     let mut bench = Bench::new(&["n1", "n2", "n3"]);
     bench.apply_on_last("orders", 6);

@@ -196,6 +196,24 @@ fn a_maintainer_of_a_life_that_may_still_run_is_not_succeeded_before_its_lease_i
 }
 
 #[test]
+fn a_node_whose_id_another_daemon_had_meanwhile_stops_what_counts_as_over_before_others_start_it() {
+    for node in ["n1", "n2"] {
+        let mut bench = Bench::new(&["n1", "n2", "n3"]);
+        bench.feed("orders", 6);
+        bench.cut(node, COORDINATOR);
+        bench.pass(Millis(TIMING.degraded_after.0 + 100));
+        bench.rival(node);
+        bench.mend_all();
+        // It is back within its lease, and nobody may take that for the life that was there before.
+        bench.pass(TIMING.offline_after);
+        bench.goes_on("orders");
+        bench.pass(TIMING.offline_after);
+        bench.goes_on("orders");
+        assert_eq!(bench.acting("orders").len(), 1);
+    }
+}
+
+#[test]
 fn a_daemon_that_is_told_to_end_hands_its_dispatchers_over_with_their_last_words() {
     let mut bench = Bench::new(&["n1", "n2", "n3"]);
     bench.feed("orders", 6);
@@ -239,6 +257,23 @@ fn a_span_that_vanishes_is_stopped_and_swept_and_begins_anew_when_it_returns() {
     let anew = bench.tables.begun.iter().rfind(|begun| begun.key == gone).expect("it began");
     assert_eq!((anew.rows, anew.from), (0, None));
     assert!(anew.epoch > old);
+    bench.goes_on("orders");
+}
+
+#[test]
+fn a_node_that_remembers_a_vanished_span_has_no_say_in_the_one_that_returns_under_its_name() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 6);
+    bench.pass(Millis(2000));
+    let (name, _) = bench.at_work("orders").into_iter().find(|(_, on)| *on == "n2").expect("one of n2");
+    let gone = key("orders", &name);
+    bench.lose(|letter| letter.releases("n2"));
+    bench.tables.sources.get_mut("orders").expect("a source").remove(name.as_str());
+    bench.until("it is swept", |bench| bench.tables.swept.contains(&gone));
+    bench.tables.sources.get_mut("orders").expect("a source").insert(span(&name));
+    bench.until("it runs again", |bench| bench.all_run("orders"));
+    let anew = bench.tables.begun.iter().rfind(|begun| begun.key == gone).expect("it began");
+    assert_eq!((anew.on, anew.rows, anew.from), ("n2", 0, None));
     bench.goes_on("orders");
 }
 
