@@ -169,6 +169,38 @@ fn a_maintainer_whose_node_is_restarted_is_placed_again_at_once() {
 }
 
 #[test]
+fn what_was_ordered_of_an_earlier_life_of_a_node_changes_nothing_in_the_next() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 6);
+    bench.hold(|letter| letter.prepares("n2"));
+    bench.tables.sources.get_mut("orders").expect("a source").extend([span("u0"), span("u1"), span("u2")]);
+    bench.until("one is on its way to n2", |bench| bench.held() > 0);
+    bench.hold_no_more();
+    bench.restart("n2");
+    bench.until("all run", |bench| bench.all_run("orders"));
+    bench.pass(Millis(1000));
+    let (before, prepared) = (bench.at_work("orders"), bench.tables.prepared);
+    bench.lift();
+    bench.pass(Millis(500));
+    assert_eq!((bench.at_work("orders"), bench.tables.prepared), (before, prepared));
+}
+
+#[test]
+fn what_an_earlier_life_of_a_node_said_does_not_count_for_the_next() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 6);
+    bench.hold(|letter| letter.is_answer_of("n2"));
+    bench.tables.sources.get_mut("orders").expect("a source").extend([span("u0"), span("u1"), span("u2")]);
+    bench.until("it has said something", |bench| bench.held() > 0);
+    bench.hold_no_more();
+    bench.restart("n2");
+    bench.pass(Millis(100));
+    bench.lift();
+    bench.until("all run", |bench| bench.all_run("orders"));
+    bench.goes_on("orders");
+}
+
+#[test]
 fn a_life_that_cannot_prove_that_the_one_before_is_over_waits_for_its_lease() {
     let mut bench = Bench::new(&["n1", "n2", "n3"]);
     bench.feed("orders", 6);
