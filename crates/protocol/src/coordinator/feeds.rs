@@ -376,10 +376,12 @@ impl Coordinator {
     }
 
     /// How many dispatchers a node says it has of each feed. `None`: this life of it has not
-    /// acknowledged the present closed set and might be given more, or it is silent.
+    /// acknowledged the present closed set and might be given more, an earlier one may still run, or it
+    /// is silent.
     pub fn dispatchers_on(&self, node: NodeIx) -> Option<&BTreeMap<FeedName, u32>> {
         let session = self.sessions.get(&node)?;
-        let knows = session.is_open() && session.roster == Some(self.roster.revision());
+        let alone = !self.lingering.contains_key(&node);
+        let knows = alone && session.is_open() && session.roster == Some(self.roster.revision());
         (knows || self.cluster.feeds().next().is_none()).then_some(&session.dispatchers)
     }
 
