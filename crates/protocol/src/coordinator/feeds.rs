@@ -12,10 +12,12 @@ use model::{
 use planner::feeds::{self, Budget, Planned, Seen};
 
 use super::{Coordinator, timers::Timer};
-use crate::maintainer::UNEVEN_FROM;
-use crate::message::{
-    DownBody, FeedOrder, FeedReport, SetRevision,
-    feed::{FeedWhat, Maintain, Phase},
+use crate::{
+    maintainer::UNEVEN_FROM,
+    message::{
+        DownBody, FeedOrder, FeedReport, SetRevision,
+        feed::{FeedWhat, Maintain, Phase},
+    },
 };
 
 /// Checkpoints are stored at most this often.
@@ -377,10 +379,12 @@ impl Coordinator {
     }
 
     /// How many dispatchers a node says it has of each feed. `None`: this life of it has not
-    /// acknowledged the present closed set and might be given more, or it is silent.
+    /// acknowledged the present closed set and might be given more, an earlier one may still run, or it
+    /// is silent.
     pub fn dispatchers_on(&self, node: NodeIx) -> Option<&BTreeMap<FeedName, u32>> {
         let session = self.sessions.get(&node)?;
-        let knows = session.is_open() && session.roster == Some(self.roster.revision());
+        let alone = !self.lingering.contains_key(&node);
+        let knows = alone && session.is_open() && session.roster == Some(self.roster.revision());
         (knows || self.cluster.feeds().next().is_none()).then_some(&session.dispatchers)
     }
 
@@ -451,9 +455,7 @@ impl Coordinator {
             }
         }
     }
-}
 
-impl Coordinator {
     /// Lets feeds give open nodes their share back, as far as their maintainers say that it is unequal.
     pub(super) fn even_out_feeds(&mut self) -> bool {
         let open = self.cluster.nodes().filter(|(_, entry)| entry.may_place());
@@ -464,9 +466,9 @@ impl Coordinator {
             let most = report.dispatchers.values().max().copied().unwrap_or(0);
             // Most feeds are even or small: nodes are looked at only where it may matter.
             let may = feed.state == FeedState::Running && most >= UNEVEN_FROM;
-            let share = |node: &&model::Node| report.dispatchers.get(&node.id).copied().unwrap_or(0);
-            let hosts = open.iter().copied().filter(|node| node.satisfies(&feed.spec.constraints));
-            may && hosts.map(|node| share(&node)).min().is_some_and(|least| most >= least + UNEVEN_FROM)
+            let hosts = open.iter().filter(|node| node.satisfies(&feed.spec.constraints));
+            let shares = hosts.map(|node| report.dispatchers.get(&node.id).copied().unwrap_or(0));
+            may && shares.min().is_some_and(|least| most >= least + UNEVEN_FROM)
         };
         let uneven = self.cluster.feeds().filter(|feed| is_uneven(feed)).map(|feed| feed.name.clone());
         self.feeds.uneven = uneven.collect();

@@ -108,6 +108,7 @@ impl Coordinator {
     pub(super) fn lingers_no_more(&mut self, node: NodeIx, now: Time) {
         if self.lingering.remove(&node).is_some() {
             self.timers.clear(Timer::Lingers(node));
+            self.drains_dirty = true;
             self.roster_follows(node, now);
             self.feeds_follow(node);
         }

@@ -88,7 +88,12 @@ impl Feeds {
         }
     }
 
-    pub fn welcomed(&mut self, epoch: ProcessEpoch, moves_per_node: u32) {
+    /// If another daemon had this id meanwhile, the coordinator counts what ran here as over before long:
+    /// it stops as at the fence.
+    pub fn welcomed(&mut self, epoch: ProcessEpoch, moves_per_node: u32, abort_at: Time, now: Time) {
+        if self.epoch.is_some_and(|before| before != epoch) {
+            self.fence(abort_at, now);
+        }
         self.epoch = Some(epoch);
         self.moves_per_node = moves_per_node.max(1);
         self.dispatchers.set_limit(moves_per_node);

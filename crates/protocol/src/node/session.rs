@@ -157,7 +157,8 @@ impl Node {
             (local.stored, local.said) = (false, None);
         }
         if !self.foreign {
-            self.feeds.welcomed(welcome.epoch, welcome.moves_per_node);
+            let abort_at = now + self.fence_margin();
+            self.feeds.welcomed(welcome.epoch, welcome.moves_per_node, abort_at, now);
         }
         self.hurry(now);
     }
@@ -296,7 +297,7 @@ impl Node {
             return;
         }
         self.fenced = true;
-        let margin = Millis((self.timing.offline_after.0 - self.timing.fence_after.0) / 2);
+        let margin = self.fence_margin();
         self.feeds.fence(now + margin, now);
         let ids: Vec<InstanceId> = self.instances.keys().copied().collect();
         for id in ids {
@@ -305,6 +306,11 @@ impl Node {
                 local.fence(wishes, kill_at);
             });
         }
+    }
+
+    /// What must not run twice has this long to end in good order.
+    fn fence_margin(&self) -> Millis {
+        Millis((self.timing.offline_after.0 - self.timing.fence_after.0) / 2)
     }
 
     fn fence_at(&self) -> Option<Time> {

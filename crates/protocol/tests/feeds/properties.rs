@@ -73,6 +73,65 @@ fn a_node_that_has_drained_gets_nothing_however_uneven_the_others_are_until_it_i
 }
 
 #[test]
+fn nothing_moves_twice_for_one_drain_and_nothing_moves_back() {
+    let limits = FeedLimits { maintainer_batch: 1, moves_per_node: 2, moves_total: 3 };
+    let mut bench = Bench::limited(limits, &["n1", "n2", "n3"]);
+    bench.feed("orders", 9);
+    bench.feed("users", 9);
+    let since = bench.mark();
+    bench.drain("n1");
+    bench.until("the drain ends", |bench| bench.drained("n1") == "drained");
+    bench.pass(Millis::secs(30));
+    let moved: Vec<&Key> = bench.tables.begun.iter().filter(|b| b.at >= since).map(|b| &b.key).collect();
+    let once: std::collections::BTreeSet<&Key> = moved.iter().copied().collect();
+    assert!(once.len() >= 6, "all that was on n1");
+    assert_eq!(moved.len(), once.len());
+    assert!(was_given_nothing(&bench, "n1", since));
+}
+
+#[test]
+fn what_is_even_stays_as_it_is() {
+    let mut bench = Bench::new(&["n1", "n2"]);
+    bench.feed("orders", 9);
+    bench.join("n3", Roles::WORKER);
+    bench.until("n3 has its share", |bench| bench.count("orders", "n3") == 3);
+    bench.pass(Millis(1000));
+    let before = bench.tables.begun.len();
+    bench.pass(Millis::secs(60));
+    assert_eq!(bench.tables.begun.len(), before);
+    bench.goes_on("orders");
+}
+
+#[test]
+fn shares_are_evened_out_under_a_coordinator_that_did_not_see_how_they_came_about() {
+    let mut bench = Bench::new(&["n1", "n2"]);
+    bench.feed("orders", 9);
+    bench.join("n3", Roles::WORKER);
+    bench.pass(Millis(1000));
+    bench.fail_over();
+    bench.until("n3 has its share", |bench| bench.count("orders", "n3") == 3);
+    bench.goes_on("orders");
+}
+
+#[test]
+fn a_node_whose_turn_has_not_come_is_closed_and_keeps_its_maintainers() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 6);
+    bench.feed("users", 6);
+    assert_eq!((bench.maintainer("orders"), bench.maintainer("users")), ("n1", "n2"));
+    bench.machines.get_mut("n1").unwrap().hangs = true;
+    let since = bench.mark();
+    bench.drain_all(&["n1", "n2"]);
+    bench.pass(Millis(3000));
+    assert_eq!((bench.drained("n1"), bench.drained("n2")), ("draining", "queued"));
+    assert_eq!((bench.maintainer("orders"), bench.maintainer("users")), ("n3", "n2"));
+    assert!(was_given_nothing(&bench, "n2", since));
+    bench.until("both have ended", |bench| {
+        (bench.drained("n1"), bench.drained("n2")) == ("drained", "drained")
+    });
+}
+
+#[test]
 fn a_feed_that_is_applied_during_a_drain_is_maintained_elsewhere() {
     let mut bench = Bench::new(&["n1", "n2", "n3"]);
     bench.drain("n1");
@@ -311,10 +370,12 @@ fn a_drain_ends_only_when_the_last_maintainer_is_handed_over() {
 #[test]
 fn every_node_is_told_of_a_closed_one_at_once_and_acknowledges_it() {
     let mut bench = Bench::new(&["n1", "n2", "n3"]);
-    bench.feed("orders", 3);
+    bench.feed("orders", 2);
     bench.pass(Millis(1000));
     let since = bench.mark();
-    bench.drain("n1");
+    // Nothing is on it, so that nothing else has to be said.
+    assert_eq!((bench.maintainer("orders"), bench.tasks("n3")), ("n1", 0));
+    bench.drain("n3");
     for node in ["n1", "n2", "n3"] {
         assert_eq!(bench.sent_since(since, |letter| letter.announces_roster(node)), 1, "{node}");
         assert!(bench.inventory(node).is_some(), "{node} has acknowledged it before any time passed");

@@ -27,6 +27,44 @@ fn a_coordinator_that_dies_at_any_moment_of_a_drain_is_followed_by_one_that_goes
 }
 
 #[test]
+fn what_a_coordinator_had_not_stored_when_it_died_is_done_again_by_the_next() {
+    for moment in 0..12 {
+        let mut bench = Bench::limited(SLOW, &["n1", "n2", "n3"]);
+        bench.feed("orders", 6);
+        bench.feed("users", 6);
+        bench.drain("n1");
+        bench.pass(Millis(50 * moment));
+        bench.hold_commits();
+        bench.pass(Millis(300));
+        bench.depose();
+        bench.release_commits();
+        bench.elect(COORDINATOR);
+        bench.until("the drain ends", |bench| bench.drained("n1") == "drained");
+        bench.goes_on("orders");
+        bench.goes_on("users");
+        for feed in ["orders", "users"] {
+            assert_eq!(bench.acting(feed), [bench.maintainer(feed)], "moment {moment}");
+        }
+    }
+}
+
+#[test]
+fn a_store_that_is_slow_holds_up_hand_overs_and_no_dispatcher() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 6);
+    bench.lose(Letter::quiesces);
+    bench.drain("n1");
+    bench.hold_commits();
+    bench.lift();
+    bench.pass(Millis(1500));
+    assert_eq!(bench.acting("orders"), [""; 0], "that the one before has stopped is not stored");
+    assert!(bench.all_run("orders") && bench.caught_up("orders", bench.now));
+    bench.release_commits();
+    bench.until("the drain ends", |bench| bench.drained("n1") == "drained");
+    bench.goes_on("orders");
+}
+
+#[test]
 fn coordinators_that_die_one_after_the_other_do_not_hold_up_a_drain_for_ever() {
     let mut bench = Bench::limited(SLOW, &["n1", "n2", "n3"]);
     bench.feed("orders", 12);
@@ -127,6 +165,23 @@ fn a_dispatchers_destination_that_dies_before_the_origin_stopped_leaves_it_at_it
     bench.until("the drain ends", |bench| bench.drained("n1") == "drained");
     bench.goes_on("orders");
     assert_eq!(bench.count("orders", "n3"), 6);
+}
+
+#[test]
+fn a_dispatchers_destination_that_restarts_before_the_origin_stopped_is_not_taken_for_the_owner() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.apply_on_last("orders", 6);
+    bench.hold(|letter| letter.is_ready_at("n2"));
+    bench.drain("n1");
+    bench.until("one is on its way to n2", |bench| bench.held() > 0);
+    let left = bench.at_work("orders");
+    bench.restart("n2");
+    bench.pass(Millis(200));
+    let began = bench.tables.begun.iter().filter(|begun| left.get(begun.key.1.as_str()) == Some(&"n1"));
+    assert!(began.filter(|begun| begun.on == "n3").count() <= 1, "what n1 runs is moved, not started");
+    bench.lift();
+    bench.until("the drain ends", |bench| bench.drained("n1") == "drained");
+    bench.goes_on("orders");
 }
 
 #[test]

@@ -169,6 +169,38 @@ fn a_maintainer_whose_node_is_restarted_is_placed_again_at_once() {
 }
 
 #[test]
+fn what_was_ordered_of_an_earlier_life_of_a_node_changes_nothing_in_the_next() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 6);
+    bench.hold(|letter| letter.prepares("n2"));
+    bench.tables.sources.get_mut("orders").expect("a source").extend([span("u0"), span("u1"), span("u2")]);
+    bench.until("one is on its way to n2", |bench| bench.held() > 0);
+    bench.hold_no_more();
+    bench.restart("n2");
+    bench.until("all run", |bench| bench.all_run("orders"));
+    bench.pass(Millis(1000));
+    let (before, prepared) = (bench.at_work("orders"), bench.tables.prepared);
+    bench.lift();
+    bench.pass(Millis(500));
+    assert_eq!((bench.at_work("orders"), bench.tables.prepared), (before, prepared));
+}
+
+#[test]
+fn what_an_earlier_life_of_a_node_said_does_not_count_for_the_next() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 6);
+    bench.hold(|letter| letter.is_answer_of("n2"));
+    bench.tables.sources.get_mut("orders").expect("a source").extend([span("u0"), span("u1"), span("u2")]);
+    bench.until("it has said something", |bench| bench.held() > 0);
+    bench.hold_no_more();
+    bench.restart("n2");
+    bench.pass(Millis(100));
+    bench.lift();
+    bench.until("all run", |bench| bench.all_run("orders"));
+    bench.goes_on("orders");
+}
+
+#[test]
 fn a_life_that_cannot_prove_that_the_one_before_is_over_waits_for_its_lease() {
     let mut bench = Bench::new(&["n1", "n2", "n3"]);
     bench.feed("orders", 6);
@@ -184,6 +216,23 @@ fn a_life_that_cannot_prove_that_the_one_before_is_over_waits_for_its_lease() {
 }
 
 #[test]
+fn a_drain_does_not_end_while_an_earlier_life_of_the_node_may_still_run() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 6);
+    bench.lose(|letter| letter.stops("n2"));
+    bench.drain("n2");
+    bench.pass(Millis(500));
+    assert_eq!(bench.count("orders", "n2"), 2);
+    bench.begin_life("n2", None);
+    let began = bench.now;
+    bench.lift();
+    bench.until("the drain ends", |bench| bench.drained("n2") == "drained");
+    let after = bench.now.since(began);
+    assert!(after.0 + TIMING.heartbeat.0 >= TIMING.offline_after.0, "{after}: nobody knows what it runs");
+    bench.goes_on("orders");
+}
+
+#[test]
 fn a_maintainer_of_a_life_that_may_still_run_is_not_succeeded_before_its_lease_is_over() {
     let mut bench = Bench::new(&["n1", "n2", "n3"]);
     bench.feed("orders", 6);
@@ -193,6 +242,24 @@ fn a_maintainer_of_a_life_that_may_still_run_is_not_succeeded_before_its_lease_i
     bench.until("another is named", |bench| bench.record("orders").epoch > epoch);
     assert!(bench.now.since(began).0 + TIMING.heartbeat.0 >= TIMING.offline_after.0);
     bench.goes_on("orders");
+}
+
+#[test]
+fn a_node_whose_id_another_daemon_had_meanwhile_stops_what_counts_as_over_before_others_start_it() {
+    for node in ["n1", "n2"] {
+        let mut bench = Bench::new(&["n1", "n2", "n3"]);
+        bench.feed("orders", 6);
+        bench.cut(node, COORDINATOR);
+        bench.pass(Millis(TIMING.degraded_after.0 + 100));
+        bench.rival(node);
+        bench.mend_all();
+        // It is back within its lease, and nobody may take that for the life that was there before.
+        bench.pass(TIMING.offline_after);
+        bench.goes_on("orders");
+        bench.pass(TIMING.offline_after);
+        bench.goes_on("orders");
+        assert_eq!(bench.acting("orders").len(), 1);
+    }
 }
 
 #[test]
@@ -239,6 +306,23 @@ fn a_span_that_vanishes_is_stopped_and_swept_and_begins_anew_when_it_returns() {
     let anew = bench.tables.begun.iter().rfind(|begun| begun.key == gone).expect("it began");
     assert_eq!((anew.rows, anew.from), (0, None));
     assert!(anew.epoch > old);
+    bench.goes_on("orders");
+}
+
+#[test]
+fn a_node_that_remembers_a_vanished_span_has_no_say_in_the_one_that_returns_under_its_name() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 6);
+    bench.pass(Millis(2000));
+    let (name, _) = bench.at_work("orders").into_iter().find(|(_, on)| *on == "n2").expect("one of n2");
+    let gone = key("orders", &name);
+    bench.lose(|letter| letter.releases("n2"));
+    bench.tables.sources.get_mut("orders").expect("a source").remove(name.as_str());
+    bench.until("it is swept", |bench| bench.tables.swept.contains(&gone));
+    bench.tables.sources.get_mut("orders").expect("a source").insert(span(&name));
+    bench.until("it runs again", |bench| bench.all_run("orders"));
+    let anew = bench.tables.begun.iter().rfind(|begun| begun.key == gone).expect("it began");
+    assert_eq!((anew.on, anew.rows, anew.from), ("n2", 0, None));
     bench.goes_on("orders");
 }
 

@@ -90,6 +90,10 @@ impl Letter {
         self.to() == Some(on) && self.orders().any(|what| matches!(what, SpanWhat::Stop { .. }))
     }
 
+    pub fn releases(&self, on: Name) -> bool {
+        self.to() == Some(on) && self.orders().any(|what| matches!(what, SpanWhat::Release))
+    }
+
     /// It only says how far something is.
     pub fn is_progress(&self) -> bool {
         match self {

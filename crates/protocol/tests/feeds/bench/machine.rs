@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use model::{Life, MemoryCaps, NodeId, Resources, Roles, Time};
 use protocol::{
     coordinator::{ConnId, Input as Told},
+    message::{Hello, Up, UpBody},
     node::{FeedWork, Identity, Input, Memory, Node, Output},
 };
 
@@ -116,6 +117,30 @@ impl Bench {
 
     pub fn wake(&mut self, name: Name) {
         self.machines.get_mut(name).expect("a machine").paused = false;
+    }
+
+    /// Another daemon with the same id registers and goes away again.
+    pub fn rival(&mut self, name: Name) {
+        self.conns += 1;
+        let conn = ConnId(self.conns);
+        let hello = Hello {
+            node: NodeId::new(name),
+            life: Life(99),
+            succeeds: None,
+            roles: self.machines[name].roles,
+            labels: BTreeMap::new(),
+            capacity: Resources { memory: 100, cpu: 100 },
+            host: "elsewhere".to_owned(),
+            api: String::new(),
+            rpc: "elsewhere:1".to_owned(),
+            memory_caps: MemoryCaps::CgroupV2,
+            cluster: None,
+            inventory: Vec::new(),
+            edge: Default::default(),
+        };
+        self.tell(Told::Up { conn, message: Up { seq: 1, body: UpBody::Hello(hello) } });
+        self.tell(Told::Closed { conn });
+        self.settle();
     }
 
     pub(super) fn take_inbox(&mut self, name: Name) {

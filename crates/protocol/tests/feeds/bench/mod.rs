@@ -276,6 +276,11 @@ impl Bench {
         self.settle();
     }
 
+    /// No more rules; what was held arrives with [`lift`](Self::lift).
+    pub fn hold_no_more(&mut self) {
+        self.rules.clear();
+    }
+
     /// No more rules, and what was held never arrives.
     pub fn lift_and_forget(&mut self) {
         self.rules.clear();
