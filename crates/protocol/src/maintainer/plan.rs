@@ -217,8 +217,8 @@ impl Maintainer {
         if let Chore::Due { at, failures } = self.sweep
             && at <= now
         {
-            self.sweep = Chore::UnderWay { failures };
-            let keep = match removing && self.spans.is_empty() {
+            let gone = removing && self.spans.is_empty();
+            let keep = match gone {
                 true => Vec::new(),
                 false => {
                     let all = self.order.spans.names.iter().chain(self.spans.keys());
@@ -226,7 +226,14 @@ impl Maintainer {
                     all.into_iter().cloned().collect()
                 }
             };
-            self.out.push(Output::Sweep { keep });
+            // To keep nothing means that the feed is to leave nothing: one whose spans are not known yet, or
+            // that has none at the moment, is not swept.
+            if gone || !keep.is_empty() {
+                self.sweep = Chore::UnderWay { failures };
+                self.out.push(Output::Sweep { keep });
+            } else {
+                self.sweep = Chore::Idle;
+            }
         }
     }
 
