@@ -387,6 +387,11 @@ impl Dispatchers {
         self.fenced = false;
     }
 
+    /// It has no lease, or is about to end.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
     /// The daemon is to end: everything stops with its final checkpoint.
     pub fn stop_all(&mut self, now: Time) {
         self.give_up_arriving(Code::NoEligibleNode, "its daemon is stopping");

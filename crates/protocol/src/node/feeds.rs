@@ -149,6 +149,8 @@ impl Feeds {
                     kept.spec = order.spec.clone();
                 }
                 (FeedWhat::Maintain(_), Some(kept)) if kept.maintainer.epoch() > epoch => {}
+                // It may have been given to another since this was sent; if not, it is said again.
+                (FeedWhat::Maintain(_), _) if self.dispatchers.is_fenced() => {}
                 (FeedWhat::Maintain(order), _) => {
                     let limits = maintainer::Limits { per_node: self.moves_per_node };
                     let id = (feed.clone(), epoch, self.me.clone());

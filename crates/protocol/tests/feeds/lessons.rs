@@ -165,6 +165,25 @@ fn lesson_21_a_maintainer_that_lost_the_coordinator_stops_acting_before_another_
 }
 
 #[test]
+fn lesson_21_a_node_that_wakes_after_its_fence_takes_on_no_maintainer_that_was_meant_for_it_before() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("users", 1);
+    bench.pause("n2");
+    bench.apply("orders", 1);
+    assert_eq!(bench.maintainer("orders"), "n2");
+    bench.until("another acts", |bench| {
+        bench.maintainer("orders") != "n2" && bench.acting("orders").len() == 1
+    });
+    // It finds the order when it wakes, and nobody can tell it how late that is.
+    bench.cut("n2", COORDINATOR);
+    bench.wake("n2");
+    bench.pass(Millis(1000));
+    assert_eq!(bench.acting("orders"), [bench.maintainer("orders")]);
+    bench.mend_all();
+    bench.goes_on("orders");
+}
+
+#[test]
 fn lesson_22_a_drain_is_undone_at_any_moment_and_the_node_takes_part_again() {
     for moment in 0..10 {
         let limits = FeedLimits { maintainer_batch: 1, moves_per_node: 1, moves_total: 2 };
