@@ -7,7 +7,8 @@ use model::{
     Actual, InstanceId, Life, MemoryCaps, Millis, NodeId, ProcessEpoch, Resources, Roles, ServiceName,
 };
 use protocol::message::{
-    Down, DownBody, EdgeReport, Heartbeat, Hello, Inventory, Order, Status, Up, UpBody, What,
+    Down, DownBody, Duty, EdgeReport, Heartbeat, Hello, Inventory, Order, SetRevision, Status, Up, UpBody,
+    What, Withdrawal,
 };
 use tokio::task::JoinHandle;
 
@@ -26,6 +27,8 @@ struct Running {
     has: BTreeMap<InstanceId, Status>,
     forgotten: BTreeSet<InstanceId>,
     edge: EdgeReport,
+    /// The closed set that it was told.
+    roster: Option<SetRevision>,
 }
 
 impl FakeNode {
@@ -99,6 +102,7 @@ async fn run(rpc: SocketAddr, hello: Hello) {
         has: BTreeMap::new(),
         forgotten: BTreeSet::new(),
         edge: EdgeReport::default(),
+        roster: None,
     };
     if stream.sender.send(Up { seq: 1, body: UpBody::Hello(hello) }).await.is_err() {
         return;
@@ -128,6 +132,7 @@ impl Running {
             forgotten: self.forgotten.iter().copied().collect(),
             degraded: None,
             edge: self.edge.clone(),
+            roster: self.roster,
             ..Heartbeat::default()
         };
         Up { seq: self.seq, body: UpBody::Heartbeat(heartbeat) }
@@ -140,11 +145,12 @@ impl Running {
             DownBody::Orders(orders) => orders.iter().for_each(|order| self.obey(order)),
             DownBody::Sets(sets) => self.edge.serves = Some(sets.revision),
             DownBody::Leave => {}
-            DownBody::Answer(_)
-            | DownBody::Refused { .. }
-            | DownBody::Duty(_)
-            | DownBody::Roster(_)
-            | DownBody::Feeds(_) => return false,
+            DownBody::Roster(roster) => self.roster = Some(roster.revision),
+            DownBody::Duty(Duty::Withdraw { drain }) => {
+                self.edge.withdrawal = Some(Withdrawal { drain: *drain, done: true });
+            }
+            DownBody::Duty(Duty::Serve { .. }) => self.edge.withdrawal = None,
+            DownBody::Answer(_) | DownBody::Refused { .. } | DownBody::Feeds(_) => return false,
         }
         true
     }
