@@ -74,9 +74,12 @@ fn an_unknown_key_comes_with_the_one_that_was_meant() {
         error: web.toml:1:3: unknown key "services" (did you mean "service"?)
     "#]],
     );
-    check("[[stores]]\nname = \"orders\"\n", expect![[r#"
+    check(
+        "[[stores]]\nname = \"orders\"\n",
+        expect![[r#"
         error: web.toml:1:3: unknown key "stores" (known: service, feed)
-    "#]]);
+    "#]],
+    );
     check(
         "[[feed]]\nname = \"orders\"\n",
         expect![[r#"

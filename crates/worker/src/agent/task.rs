@@ -215,7 +215,7 @@ impl Task {
         match event {
             FeedEvent::News(news) => self.take_feed_news(news),
             FeedEvent::Peers(events) => self.take_heard(events),
-            FeedEvent::Stream(from, stream) if self.node.knows(&from) => self.peers.accept(from, stream),
+            FeedEvent::Stream(from, stream) if self.node.knows(&from) => self.peers.accept(from, *stream),
             FeedEvent::Stream(from, _) => tracing::debug!("{from} is not known here: its stream is refused"),
         }
     }

@@ -23,7 +23,7 @@ pub type Incoming = mpsc::Receiver<(NodeId, PeerStream)>;
 pub(crate) enum FeedEvent {
     News(Vec<FeedNews>),
     Peers(Vec<PeerEvent>),
-    Stream(NodeId, PeerStream),
+    Stream(NodeId, Box<PeerStream>),
 }
 
 /// Where it is heard.
@@ -41,7 +41,7 @@ impl Ears {
         tokio::select! {
             _ = self.news.recv_many(&mut news, AT_ONCE) => FeedEvent::News(news),
             _ = self.peers.recv_many(&mut heard, AT_ONCE) => FeedEvent::Peers(heard),
-            (from, stream) = stream(&mut self.incoming) => FeedEvent::Stream(from, stream),
+            (from, stream) = stream(&mut self.incoming) => FeedEvent::Stream(from, Box::new(stream)),
         }
     }
 }
