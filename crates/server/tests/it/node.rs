@@ -7,8 +7,8 @@ use model::{
     Actual, InstanceId, Life, MemoryCaps, Millis, NodeId, ProcessEpoch, Resources, Roles, ServiceName,
 };
 use protocol::message::{
-    Down, DownBody, Duty, EdgeReport, Heartbeat, Hello, Inventory, Order, Status, Up, UpBody, What,
-    Withdrawal,
+    Down, DownBody, Duty, EdgeReport, Heartbeat, Hello, Inventory, Order, SetRevision, Status, Up, UpBody,
+    What, Withdrawal,
 };
 use tokio::task::JoinHandle;
 
@@ -27,6 +27,8 @@ struct Running {
     has: BTreeMap<InstanceId, Status>,
     forgotten: BTreeSet<InstanceId>,
     edge: EdgeReport,
+    /// The closed set that it was told.
+    roster: Option<SetRevision>,
 }
 
 impl FakeNode {
@@ -101,6 +103,7 @@ async fn run(rpc: SocketAddr, hello: Hello) {
         has: BTreeMap::new(),
         forgotten: BTreeSet::new(),
         edge: EdgeReport::default(),
+        roster: None,
     };
     if stream.sender.send(Up { seq: 1, body: UpBody::Hello(hello) }).await.is_err() {
         return;
@@ -130,6 +133,7 @@ impl Running {
             forgotten: self.forgotten.iter().copied().collect(),
             degraded: None,
             edge: self.edge.clone(),
+            roster: self.roster,
             ..Heartbeat::default()
         };
         Up { seq: self.seq, body: UpBody::Heartbeat(heartbeat) }
@@ -146,9 +150,8 @@ impl Running {
             }
             DownBody::Duty(Duty::Serve { .. }) => self.edge.withdrawal = None,
             DownBody::Leave => {}
-            DownBody::Answer(_) | DownBody::Refused { .. } | DownBody::Roster(_) | DownBody::Feeds(_) => {
-                return false;
-            }
+            DownBody::Roster(roster) => self.roster = Some(roster.revision),
+            DownBody::Answer(_) | DownBody::Refused { .. } | DownBody::Feeds(_) => return false,
         }
         true
     }

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cgroup::{Cgroups, Kind},
-    feeds::Incoming,
+    feeds::{Ears, Incoming},
     host,
     runtime::Runtime,
 };
@@ -199,8 +199,9 @@ impl Agent {
         let (stats_tx, stats) = watch::channel(NodeStats::default());
         let (events_tx, events) = mpsc::unbounded_channel();
         let instances: Arc<Path> = root.into();
-        let task = task::Task::new(node, clock, config, runtime, edge, events_tx, coordinator_tx);
-        let ended = tokio::spawn(task.run(events, incoming, stats_tx, shutdown));
+        let (task, ears) = task::Task::new(node, clock, config, runtime, edge, events_tx, coordinator_tx);
+        let ears = Ears { incoming, ..ears };
+        let ended = tokio::spawn(task.run(events, ears, stats_tx, shutdown));
         Ok(AgentHandle { stats, coordinator, instances, ended })
     }
 }

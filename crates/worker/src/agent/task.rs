@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     feeds::{
-        Incoming,
+        Ears, FeedEvent,
         host::{FeedHost, PROGRESS_PAUSE},
         peers::{PeerEvent, Peers},
     },
@@ -44,9 +44,6 @@ const UNCLEAR_PAUSE: Duration = Duration::from_secs(1);
 /// A drained daemon answers for this long before it goes: whoever follows the drain through it sees
 /// how it ended.
 const LINGER: Duration = Duration::from_secs(2);
-
-/// What happened with feeds is taken up to this many at a time.
-const FEED_NEWS_AT_ONCE: usize = 1024;
 
 /// A daemon that ends waits this long for its dispatchers: they have [`STOP_PATIENCE`] to finish what is in
 /// flight, and are aborted then.
@@ -94,9 +91,7 @@ pub(super) struct Task {
     may_leave_since: Option<Time>,
     left: bool,
     feeds: FeedHost,
-    feed_news: Option<mpsc::UnboundedReceiver<FeedNews>>,
     peers: Peers,
-    peer_events: Option<mpsc::Receiver<PeerEvent>>,
     events: mpsc::UnboundedSender<Event>,
     coordinator: watch::Sender<Option<String>>,
     syncer: disk::Syncer,
@@ -111,15 +106,16 @@ impl Task {
         edge: Option<EdgeLink>,
         events: mpsc::UnboundedSender<Event>,
         coordinator: watch::Sender<Option<String>>,
-    ) -> Task {
+    ) -> (Task, Ears) {
         // Volumes are the operator's: their marker names this kind of data, not one cluster's life.
         let volumes = Arc::new(Volumes::new(&config.data_dir, "tidegate"));
         let seed = host::boottime_ms() as u16;
         let ports = Ports::new(config.ports.clone(), seed);
         let guard = vec![config.exe.clone().into_os_string(), "guard".into()];
-        let (news, feed_news) = mpsc::unbounded_channel();
+        let (news, from_tasks) = mpsc::unbounded_channel();
         let (peers, peer_events) = Peers::new(NodeId::new(&config.node));
-        Task {
+        let ears = Ears { news: from_tasks, peers: peer_events, incoming: None };
+        let task = Task {
             node,
             clock,
             runtime: Arc::new(runtime),
@@ -135,20 +131,19 @@ impl Task {
             may_leave_since: None,
             left: false,
             feeds: FeedHost::new(Host { node: config.node.clone(), guard }, news),
-            feed_news: Some(feed_news),
             peers,
-            peer_events: Some(peer_events),
             events,
             coordinator,
             syncer: disk::Syncer::start(),
             config,
-        }
+        };
+        (task, ears)
     }
 
     pub async fn run(
         mut self,
         mut events: mpsc::UnboundedReceiver<Event>,
-        mut incoming: Option<Incoming>,
+        mut ears: Ears,
         stats: watch::Sender<NodeStats>,
         shutdown: CancellationToken,
     ) -> Result<(), AgentError> {
@@ -162,8 +157,6 @@ impl Task {
             let report = report.borrow_and_update().clone();
             self.handle(Input::Edge(report));
         }
-        let (mut feed_news, mut peer_events) = (self.feed_news.take(), self.peer_events.take());
-        let (mut news, mut heard) = (Vec::new(), Vec::new());
         let mut ends_by: Option<tokio::time::Instant> = None;
         loop {
             let now_seen = self.stats();
@@ -184,13 +177,7 @@ impl Task {
                     Some(report) => self.handle(Input::Edge(report)),
                     None => edge = None,
                 },
-                _ = several(&mut feed_news, &mut news) => self.take_feed_news(std::mem::take(&mut news)),
-                _ = several_peers(&mut peer_events, &mut heard) => self.take_heard(std::mem::take(&mut heard)),
-                stream = next(&mut incoming) => match stream {
-                    Some((from, stream)) if self.node.knows(&from) => self.peers.accept(from, stream),
-                    Some((from, _)) => tracing::debug!("{from} is not known here: its stream is refused"),
-                    None => incoming = None,
-                },
+                event = ears.next() => self.take_feed_event(event),
                 _ = progress.tick(), if !self.feeds.is_idle() => {
                     let news = self.feeds.progressed();
                     if !news.is_empty() {
@@ -225,6 +212,15 @@ impl Task {
     fn begin_to_stop(&mut self) -> tokio::time::Instant {
         self.handle(Input::Stopping);
         tokio::time::Instant::now() + STOP_MAX
+    }
+
+    fn take_feed_event(&mut self, event: FeedEvent) {
+        match event {
+            FeedEvent::News(news) => self.take_feed_news(news),
+            FeedEvent::Peers(events) => self.take_heard(events),
+            FeedEvent::Stream(from, stream) if self.node.knows(&from) => self.peers.accept(from, *stream),
+            FeedEvent::Stream(from, _) => tracing::debug!("{from} is not known here: its stream is refused"),
+        }
     }
 
     fn take_feed_news(&mut self, news: Vec<FeedNews>) {
@@ -678,28 +674,6 @@ fn exited(id: InstanceId, run: u32, ended: Ended) -> Input {
         Ended::Lost { why } | Ended::Unclear { why } => (Exit::Unknown, false, Some(why)),
     };
     Input::Exited { id, run, exit, memory_exceeded, message }
-}
-
-async fn several(queue: &mut Option<mpsc::UnboundedReceiver<FeedNews>>, into: &mut Vec<FeedNews>) -> usize {
-    match queue {
-        Some(queue) => queue.recv_many(into, FEED_NEWS_AT_ONCE).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn several_peers(queue: &mut Option<mpsc::Receiver<PeerEvent>>, into: &mut Vec<PeerEvent>) -> usize {
-    match queue {
-        Some(queue) => queue.recv_many(into, FEED_NEWS_AT_ONCE).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// The next stream of another node; never, if it takes none.
-async fn next(incoming: &mut Option<Incoming>) -> Option<(NodeId, wire::PeerStream)> {
-    match incoming {
-        Some(incoming) => incoming.recv().await,
-        None => std::future::pending().await,
-    }
 }
 
 async fn until(at: Option<tokio::time::Instant>) {
