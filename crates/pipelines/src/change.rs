@@ -76,19 +76,29 @@ impl Change {
         }
     }
 
+    /// The key it was known by before, as JSON.
+    pub fn key_json(&self, shape: &Shape) -> Option<Value> {
+        let key = match self {
+            Change::Insert { row } | Change::Update { old_key: None, row } => row,
+            Change::Update { old_key: Some(key), .. } | Change::Delete { key } => key,
+            Change::Truncate => return None,
+        };
+        Some(shape.object(key, |column| column.key))
+    }
+
     /// For sinks of documents: `op`, the `key` it was known by before, the `columns` it has since. Columns
     /// that the change left alone and the source did not send are left out.
     pub fn to_json(&self, shape: &Shape) -> Value {
         let mut out = Map::new();
-        let (op, key, row) = match self {
-            Change::Insert { row } => ("insert", Some(row), Some(row)),
-            Change::Update { old_key, row } => ("update", Some(old_key.as_ref().unwrap_or(row)), Some(row)),
-            Change::Delete { key } => ("delete", Some(key), None),
-            Change::Truncate => ("truncate", None, None),
+        let (op, row) = match self {
+            Change::Insert { row } => ("insert", Some(row)),
+            Change::Update { row, .. } => ("update", Some(row)),
+            Change::Delete { .. } => ("delete", None),
+            Change::Truncate => ("truncate", None),
         };
         out.insert("op".to_owned(), Value::from(op));
-        if let Some(key) = key {
-            out.insert("key".to_owned(), shape.object(key, |column| column.key));
+        if let Some(key) = self.key_json(shape) {
+            out.insert("key".to_owned(), key);
         }
         if let Some(row) = row {
             out.insert("columns".to_owned(), shape.object(row, |_| true));

@@ -7,6 +7,7 @@
 //! the highest that its sink has seen takes no effect.
 
 mod change;
+mod change_lines;
 pub mod command;
 mod contract;
 mod copy;
@@ -27,12 +28,13 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use model::{Code, FeedName, FeedSpec, PipelineSpec, Time, spec};
+use model::{FeedName, FeedSpec, PipelineSpec, Time, spec};
 use tokio::sync::Semaphore;
 
 use command::{CommandPipeline, Limits};
 
 pub use change::{Cell, Change, Column, Row, Shape};
+pub use change_lines::ChangeLines;
 pub use contract::{Control, Outlook, Pipeline, Prepared, Trouble};
 pub use copy::Copy;
 pub use idle::Idle;
@@ -67,11 +69,14 @@ fn copy_of(feed: &FeedName, source: &spec::Source, sink: &spec::Sink) -> Result<
         (spec::Source::Postgres { url, publication }, spec::Sink::Postgres { url: to }) => {
             Ok(Arc::from(postgres::open(feed, url, publication, postgres::sink(feed, to)?)?))
         }
-        (spec::Source::Postgres { .. }, spec::Sink::File { .. })
-        | (spec::Source::Log { .. }, spec::Sink::Postgres { .. }) => Err(Trouble::lasting(
-            Code::SourceUnfit,
-            format!("feed {feed}: this combination of source and sink is not known to this daemon"),
-        )),
+        (spec::Source::Postgres { url, publication }, spec::Sink::File { path }) => {
+            let sink = ChangeLines::new(Arc::new(file::FileSink::new(feed, path)));
+            Ok(Arc::from(postgres::open(feed, url, publication, Arc::new(sink))?))
+        }
+        (spec::Source::Log { path }, spec::Sink::Postgres { url }) => {
+            let source = LogSource::new(feed, path);
+            Ok(Arc::new(Copy::new(Arc::new(source), postgres::row_sink(feed, url)?)))
+        }
     }
 }
 

@@ -17,7 +17,8 @@ pub struct Row {
     /// What tells it from other rows of its span. A log has none: its lines are only ever added.
     pub key: Option<Box<RawValue>>,
     pub value: Box<RawValue>,
-    /// Rows of the same position follow, and take effect together with this one or not at all.
+    /// Rows follow that take effect together with this one or not at all. The position that counts for all
+    /// of them is the last one's; those before it have the same, or a lower one where it was not known yet.
     pub more: bool,
 }
 
@@ -81,4 +82,7 @@ pub trait SpanWriter: Send {
     /// When it returns well, the rows are durable and this epoch was the highest when they were. Without
     /// rows it says just the latter.
     async fn commit(&mut self, rows: Vec<Row>) -> Result<(), Trouble>;
+
+    /// The span is this far, without a row that says so; what was committed with `more` takes effect.
+    async fn advance(&mut self, position: u64) -> Result<(), Trouble>;
 }

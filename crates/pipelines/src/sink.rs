@@ -11,17 +11,18 @@ use crate::contract::Trouble;
 /// One feed's sink on one node.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {
-    /// Whether it can be written at all; the preflight of its half.
-    async fn check(&self) -> Result<(), Trouble>;
+    /// Whether it can be written at all; the preflight of its half. Its mark, if it is a directory.
+    async fn check(&self) -> Result<Option<String>, Trouble>;
+
+    fn expect(&self, mark: &str) {
+        let _ = mark;
+    }
 
     /// Opens what a span needs and looks whether `shape` fits. Takes nothing over.
     async fn prepare(&self, span: &SpanName, shape: &Shape) -> Result<Box<dyn SpanSink>, Trouble>;
 
-    /// The spans that it holds a checkpoint for.
-    async fn spans(&self) -> Result<Vec<SpanName>, Trouble>;
-
-    /// Forgets the checkpoints of these spans. The rows stay.
-    async fn forget(&self, spans: &[SpanName]) -> Result<(), Trouble>;
+    /// Forgets the checkpoints of all spans but these. The rows stay.
+    async fn sweep(&self, keep: &[SpanName]) -> Result<(), Trouble>;
 }
 
 /// How far a span is in its sink.

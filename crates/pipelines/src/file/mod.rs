@@ -170,6 +170,19 @@ impl SpanWriter for FileWriter {
     }
 
     async fn commit(&mut self, rows: Vec<Row>) -> Result<(), Trouble> {
+        self.with_writer(move |writer| writer.commit(&rows)).await
+    }
+
+    async fn advance(&mut self, position: u64) -> Result<(), Trouble> {
+        self.with_writer(move |writer| writer.advance(position)).await
+    }
+}
+
+impl FileWriter {
+    async fn with_writer(
+        &mut self,
+        work: impl FnOnce(&mut Writer) -> Result<(), Trouble> + Send + 'static,
+    ) -> Result<(), Trouble> {
         let Some(mut writer) = self.writer.take() else {
             let dir = self.place.dir.display();
             return Err(Trouble::passing(
@@ -178,7 +191,7 @@ impl SpanWriter for FileWriter {
             ));
         };
         let (writer, result) = blocking(&self.slots, move || {
-            let result = writer.commit(&rows);
+            let result = work(&mut writer);
             (writer, result)
         })
         .await;

@@ -122,22 +122,27 @@ impl Part {
 impl Current {
     fn step(&mut self) -> Result<Option<Row>, ReadError> {
         let mut bytes = Vec::new();
-        let read = self.lines.read_until(b'\n', &mut bytes);
-        let read = read.map_err(|source| ReadError::Io { path: self.path.clone(), source })?;
-        if read == 0 {
-            return Ok(None);
+        loop {
+            bytes.clear();
+            let read = self.lines.read_until(b'\n', &mut bytes);
+            let read = read.map_err(|source| ReadError::Io { path: self.path.clone(), source })?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.at += read as u64;
+            let line: Line = serde_json::from_slice(&bytes).map_err(|e| ReadError::NoRow {
+                path: self.path.clone(),
+                end: self.at,
+                why: e.to_string(),
+            })?;
+            if !line.only_position {
+                return Ok(Some(Row {
+                    position: line.position,
+                    key: line.key.map(RawValue::to_owned),
+                    value: line.row.to_owned(),
+                    more: line.more,
+                }));
+            }
         }
-        self.at += read as u64;
-        let line: Line = serde_json::from_slice(&bytes).map_err(|e| ReadError::NoRow {
-            path: self.path.clone(),
-            end: self.at,
-            why: e.to_string(),
-        })?;
-        Ok(Some(Row {
-            position: line.position,
-            key: line.key.map(RawValue::to_owned),
-            value: line.row.to_owned(),
-            more: line.more,
-        }))
     }
 }

@@ -5,6 +5,7 @@
 //!  "after":{"epoch":4294967297,"bytes":5120,"position":812}}          (one line)
 //! {"position":829,"row":{"id":1}}
 //! {"position":840,"row":"plain text"}
+//! {"position":912,"only_position":true,"row":null}        (no row: the span is this far)
 //! ```
 
 use std::fs::File;
@@ -26,6 +27,9 @@ pub const VERSION: u32 = 1;
 /// Written at once, before it is made durable. Also how far from its end a segment may be damaged by a
 /// power cut: everything before the last write was durable.
 pub const WRITE_BYTES: usize = 256 << 10;
+
+/// More of a segment's end than this is not held in memory.
+const WINDOW_MAX: u64 = 64 << 20;
 
 /// Longer first lines are not ours.
 const HEADER_BYTES_MAX: u64 = 64 << 10;
@@ -61,6 +65,9 @@ pub struct Line<'a> {
     pub position: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
+    /// Not a row: nothing of the span was between the line before and this position.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_position: bool,
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub key: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -131,12 +138,24 @@ pub fn claim_path(dir: &Path, epoch: SpanEpoch) -> PathBuf {
 
 /// A line of its own: JSON has no bare newlines.
 pub fn line_of(row: &Row) -> Result<Vec<u8>, serde_json::Error> {
-    let line =
-        Line { position: row.position, more: row.more, key: row.key.as_deref(), row: row.value.as_ref() };
+    let line = Line {
+        position: row.position,
+        more: row.more,
+        only_position: false,
+        key: row.key.as_deref(),
+        row: row.value.as_ref(),
+    };
     let mut bytes = serde_json::to_vec(&line)?;
     // A raw value may be spread over lines by whoever made it. Between tokens a space is as good, and
     // within a string there is no bare one.
     bytes.iter_mut().filter(|byte| matches!(**byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+pub fn position_line(position: u64) -> Result<Vec<u8>, serde_json::Error> {
+    let line = Line { position, more: false, only_position: true, key: None, row: RawValue::NULL };
+    let mut bytes = serde_json::to_vec(&line)?;
     bytes.push(b'\n');
     Ok(bytes)
 }
@@ -173,6 +192,9 @@ pub fn tail_of(path: &Path, file: &File) -> Result<(Header, Tail), Trouble> {
     let length = file.metadata().map_err(fail)?.len();
     let mut window = WRITE_BYTES as u64 + 1;
     loop {
+        if window > WINDOW_MAX && window < length {
+            return Ok((header, scan(path, file, first)?.unwrap_or(none)));
+        }
         let begin = length.saturating_sub(window).max(first);
         let mut bytes = vec![0; usize::try_from(length.saturating_sub(begin)).unwrap_or(usize::MAX)];
         file.read_exact_at(&mut bytes, begin).map_err(fail)?;
@@ -186,6 +208,24 @@ pub fn tail_of(path: &Path, file: &File) -> Result<(Header, Tail), Trouble> {
             Some(tail) => return Ok((header, tail)),
             None if begin == first => return Ok((header, none)),
             None => window = window.saturating_mul(2),
+        }
+    }
+}
+
+/// The same from the first row on, for where the rows at the end that wait for others are too many to hold.
+/// What is found is far from the end, and was durable.
+fn scan(path: &Path, file: &File, first: u64) -> Result<Option<Tail>, Trouble> {
+    let mut lines = BufReader::new(At { file, offset: first });
+    let (mut found, mut end, mut highest, mut line) = (None, first, 0, Vec::new());
+    loop {
+        line.clear();
+        let read = lines.read_until(b'\n', &mut line).map_err(|e| trouble("reading", path, &e))?;
+        let whole = line.last() == Some(&b'\n');
+        let row = serde_json::from_slice::<Line>(&line).ok().filter(|row| whole && row.position >= highest);
+        let Some(row) = row else { return Ok(found) };
+        (highest, end) = (row.position, end + read as u64);
+        if !row.more {
+            found = Some(Tail { bytes: end, position: Some(highest), seen_from: end, is_empty: false });
         }
     }
 }

@@ -38,8 +38,8 @@ use model::{Checkpoint, Code, SpanEpoch, Time};
 use rustix::fs::{FlockOperation, flock};
 
 use super::segment::{
-    After, Header, Listing, Tail, VERSION, WRITE_BYTES, claim_path, line_of, segment_path, tail_of,
-    temporary_path,
+    After, Header, Listing, Tail, VERSION, WRITE_BYTES, claim_path, line_of, position_line, segment_path,
+    tail_of, temporary_path,
 };
 use super::{Place, sync_dir, trouble};
 use crate::Trouble;
@@ -245,6 +245,17 @@ impl Writer {
         if let Some(row) = rows.iter().rev().find(|row| !row.more) {
             self.tail.position = Some(row.position);
         }
+        self.confirm()
+    }
+
+    /// A line that says how far the span is, and no more.
+    pub fn advance(&mut self, position: u64) -> Result<(), Trouble> {
+        let line = position_line(position).map_err(|e| {
+            let path = segment_path(&self.claim.place.dir, self.claim.epoch.0);
+            trouble("writing", &path, &e.into())
+        })?;
+        self.append(&line)?;
+        self.tail.position = Some(position);
         self.confirm()
     }
 

@@ -10,6 +10,7 @@ mod catalog;
 mod connect;
 mod copy_text;
 mod names;
+mod objects;
 mod pgoutput;
 mod sink;
 mod slots;
@@ -29,6 +30,7 @@ use self::connect::{Endpoint, Shared, Side};
 pub use self::names::slot_name;
 use self::span::Span;
 use crate::contract::{Outlook, Pipeline, Prepared, Trouble};
+use crate::rows::RowSink;
 use crate::sink::Sink;
 
 /// How old the source's clock may be when it is told: all dispatchers of a feed on a node share one look.
@@ -57,6 +59,12 @@ pub fn open(
 pub fn sink(feed: &FeedName, url: &str) -> Result<Arc<dyn Sink>, Trouble> {
     let endpoint = Endpoint::parse(Side::Sink, url)?;
     Ok(Arc::new(sink::Tables::new(feed.clone(), endpoint, application(feed))))
+}
+
+/// Tables as a sink of rows that are JSON objects.
+pub fn row_sink(feed: &FeedName, url: &str) -> Result<Arc<dyn RowSink>, Trouble> {
+    let endpoint = Endpoint::parse(Side::Sink, url)?;
+    Ok(Arc::new(objects::Objects::new(feed, endpoint, application(feed))))
 }
 
 /// What a session is called in `pg_stat_activity`.
@@ -99,8 +107,8 @@ struct PostgresPipeline {
 impl Pipeline for PostgresPipeline {
     async fn look(&self) -> Result<Outlook, Trouble> {
         let session = self.source.shared.get().await?;
-        let outlook = catalog::look(&session, &self.source.feed, &self.source.publication).await?;
-        self.sink.check().await?;
+        let mut outlook = catalog::look(&session, &self.source.feed, &self.source.publication).await?;
+        outlook.mark = self.sink.check().await?;
         Ok(outlook)
     }
 
@@ -111,8 +119,10 @@ impl Pipeline for PostgresPipeline {
     async fn sweep(&self, keep: &[SpanName]) -> Result<(), Trouble> {
         let session = self.source.shared.get().await?;
         slots::sweep(&session, &self.source.feed, keep).await?;
-        let gone: Vec<SpanName> =
-            self.sink.spans().await?.into_iter().filter(|span| !keep.contains(span)).collect();
-        self.sink.forget(&gone).await
+        self.sink.sweep(keep).await
+    }
+
+    fn expect(&self, mark: &str) {
+        self.sink.expect(mark);
     }
 }

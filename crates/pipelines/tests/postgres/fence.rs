@@ -167,7 +167,7 @@ async fn a_swept_span_is_not_written_by_what_still_runs() {
     old.take_over(SpanEpoch(1)).await.unwrap();
     postgres::sink(&pair.feed, &pair.server.url("sink"))
         .unwrap()
-        .forget(&[SpanName::new("public.plain")])
+        .sweep(&[SpanName::new(THINGS)])
         .await
         .unwrap();
     let trouble = old.write(vec![Change::Insert { row: row(1, "one") }]).await.expect_err("it is forgotten");

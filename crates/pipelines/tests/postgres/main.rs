@@ -2,8 +2,10 @@
 
 mod changes;
 mod fence;
+mod from_logs;
 mod other_sink;
 mod preflight;
 mod rows;
 mod support;
+mod to_files;
 mod trouble;

@@ -43,8 +43,8 @@ impl SpanDocuments {
 
 #[async_trait]
 impl Sink for Documents {
-    async fn check(&self) -> Result<(), Trouble> {
-        Ok(())
+    async fn check(&self) -> Result<Option<String>, Trouble> {
+        Ok(None)
     }
 
     async fn prepare(&self, _: &SpanName, shape: &Shape) -> Result<Box<dyn SpanSink>, Trouble> {
@@ -52,12 +52,8 @@ impl Sink for Documents {
         Ok(Box::new(SpanDocuments { all: self.clone(), epoch: SpanEpoch(0), shape, pending: Vec::new() }))
     }
 
-    async fn spans(&self) -> Result<Vec<SpanName>, Trouble> {
-        Ok(vec![SpanName::new("public.t")])
-    }
-
-    async fn forget(&self, spans: &[SpanName]) -> Result<(), Trouble> {
-        if !spans.is_empty() {
+    async fn sweep(&self, keep: &[SpanName]) -> Result<(), Trouble> {
+        if keep.is_empty() {
             *self.0.lock().expect("no panic") = Held::default();
         }
         Ok(())

@@ -33,28 +33,43 @@ pub struct Tables {
     endpoint: Endpoint,
     application: String,
     shared: Shared,
+    /// The rows come from tables.
+    replica: bool,
 }
 
 impl Tables {
     pub fn new(feed: FeedName, endpoint: Endpoint, application: String) -> Tables {
         let shared = Shared::new(endpoint.clone(), application.clone());
-        Tables { feed, endpoint, application, shared }
+        Tables { feed, endpoint, application, shared, replica: true }
+    }
+
+    /// For rows that nothing has checked before.
+    pub fn with_triggers(self) -> Tables {
+        Tables { replica: false, ..self }
+    }
+
+    /// The table that a span's rows go to, as it is.
+    pub async fn shape_of(&self, span: &SpanName) -> Result<Shape, Trouble> {
+        table::shape_of(&*self.shared.get().await?, span).await
     }
 }
 
 #[async_trait]
 impl Sink for Tables {
-    async fn check(&self) -> Result<(), Trouble> {
+    async fn check(&self) -> Result<Option<String>, Trouble> {
         let session = self.shared.get().await?;
-        checkpoint::ensure(&session).await
+        checkpoint::ensure(&session).await?;
+        Ok(None)
     }
 
     async fn prepare(&self, span: &SpanName, shape: &Shape) -> Result<Box<dyn SpanSink>, Trouble> {
         let session = self.endpoint.connect(&self.application).await?;
         session.run("setting up the session", WRITER_SETTINGS).await?;
-        // Foreign keys and triggers have had their say in the source. It takes a right that not every user
-        // has; without it they have it here, too.
-        let _refused = session.client.batch_execute("SET session_replication_role = replica").await;
+        // Foreign keys and triggers have had their say in a source of tables. It takes a right that not every
+        // user has; without it they have it here, too.
+        if self.replica {
+            let _refused = session.client.batch_execute("SET session_replication_role = replica").await;
+        }
         checkpoint::ensure(&session).await?;
         let target = Target::read(&session, &Arc::new(shape.clone())).await?;
         let place = checkpoint::Place { feed: self.feed.clone(), span: span.clone(), epoch: SpanEpoch(0) };
@@ -62,14 +77,11 @@ impl Sink for Tables {
         Ok(Box::new(Writer { session, place, statements, open: false }))
     }
 
-    async fn spans(&self) -> Result<Vec<SpanName>, Trouble> {
+    async fn sweep(&self, keep: &[SpanName]) -> Result<(), Trouble> {
         let session = self.shared.get().await?;
-        checkpoint::spans(&session, &self.feed).await
-    }
-
-    async fn forget(&self, spans: &[SpanName]) -> Result<(), Trouble> {
-        let session = self.shared.get().await?;
-        checkpoint::forget(&session, &self.feed, spans).await
+        let mut gone = checkpoint::spans(&session, &self.feed).await?;
+        gone.retain(|span| !keep.contains(span));
+        checkpoint::forget(&session, &self.feed, &gone).await
     }
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::super::connect::{Session, Side, trouble};
 use super::super::names::quoted_table;
-use crate::change::Shape;
+use model::SpanName;
+
+use crate::change::{Column, Shape};
 use crate::contract::Trouble;
 
 /// The table that a shape's rows go to. It has the same name as in the source.
@@ -74,6 +76,33 @@ impl Target {
             )));
         }
         Ok(Target { shape: Arc::clone(shape), types })
+    }
+}
+
+/// The table of the sink that is named as the span; `public` where the span names no schema. Columns that the
+/// database fills in by itself are left out.
+pub async fn shape_of(session: &Session, span: &SpanName) -> Result<Shape, Trouble> {
+    let (schema, table) = span.as_str().split_once('.').unwrap_or(("public", span.as_str()));
+    let sql = "SELECT a.attname::text, a.atttypid, coalesce(a.attnum = ANY(i.indkey::int2[]), false)
+               FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+               JOIN pg_namespace n ON n.oid = c.relnamespace
+               LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+               WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')
+                 AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum";
+    let rows = session.client.query(sql, &[&schema, &table]).await;
+    let rows = rows.map_err(|error| trouble(Side::Sink, "reading the table's columns", &error))?;
+    let column =
+        |row: &tokio_postgres::Row| Column { name: row.get(0), type_oid: row.get(1), key: row.get(2) };
+    let columns: Vec<Column> = rows.iter().map(column).collect();
+    let shape = Shape { schema: schema.to_owned(), table: table.to_owned(), columns };
+    let unfit =
+        |why: &str| Trouble::lasting(Side::Sink.unfit(), format!("table {schema}.{table} of the sink {why}"));
+    match shape.columns.is_empty() {
+        true => Err(unfit("is missing: make it, with a primary key; its rows are the lines of the span")),
+        false if shape.keys().next().is_none() => {
+            Err(unfit("has no primary key, by which rows are told apart: add one"))
+        }
+        false => Ok(shape),
     }
 }
 
