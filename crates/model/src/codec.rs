@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::codec_v1::{DrainV1, MetaV1};
 use crate::{
     Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
-    Key, Meta, Node, Scratch, Service, ServiceName, Time, Volume, VolumeId,
+    Key, Meta, Node, Scratch, Service, ServiceName, Then, Time, Volume, VolumeId,
 };
 
 /// The first byte of every value. Records that have kept their first shape keep this one.
@@ -14,11 +14,13 @@ const VERSION: u8 = 1;
 /// Records in their second shape: the cluster's own, drains, and instances with scratch data to take or to
 /// leave (only those: a binary that would forget the data says that it cannot read the record).
 const VERSION_2: u8 = 2;
+/// Drains after which a daemon waits to be killed (only those: an older binary has no word for it).
+const VERSION_3: u8 = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
     #[error(
-        "record {key} has version {version}; this binary knows up to {VERSION_2}: it was written by a newer tidegate"
+        "record {key} has version {version}; this binary knows up to {VERSION_3}: it was written by a newer tidegate"
     )]
     UnknownVersion { key: String, version: u8 },
     #[error("record {key} cannot be read")]
@@ -105,7 +107,7 @@ pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<
         Change::Instance(instance) => Some(encode_instance(cluster, instance)),
         Change::Volume(volume) => Some(encode(volume)),
         Change::Audit(entry) => Some(encode(entry)),
-        Change::Drain(drain) => Some(encode_2(drain)),
+        Change::Drain(drain) => Some(encode_drain(drain)),
         Change::Feed(feed) => Some(encode(feed)),
         Change::ServiceGone(_)
         | Change::InstanceGone(_)
@@ -124,6 +126,12 @@ fn encode<T: Serialize>(record: &T) -> Vec<u8> {
 
 fn encode_2<T: Serialize>(record: &T) -> Vec<u8> {
     postcard::to_extend(record, vec![VERSION_2]).unwrap_or_default()
+}
+
+fn encode_drain(drain: &Drain) -> Vec<u8> {
+    let waits = drain.nodes.iter().any(|part| part.options.then == Then::AwaitStop);
+    let version = if waits { VERSION_3 } else { VERSION_2 };
+    postcard::to_extend(drain, vec![version]).unwrap_or_default()
 }
 
 fn encode_instance(cluster: &Cluster, instance: &Instance) -> Vec<u8> {
@@ -186,7 +194,12 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             }
         }
         "v" => Ok(Change::Volume(decode::<Volume>(key, value)?)),
-        "d" => Ok(Change::Drain(decode_either::<Drain, DrainV1>(key, value)?)),
+        "d" => match value.split_first() {
+            Some((&VERSION_3, body)) => {
+                Ok(Change::Drain(postcard::from_bytes(body).map_err(|source| malformed(key, source))?))
+            }
+            Some(_) | None => Ok(Change::Drain(decode_either::<Drain, DrainV1>(key, value)?)),
+        },
         "f" => Ok(Change::Feed(decode::<Feed>(key, value)?)),
         "a" => Ok(Change::Audit(decode::<AuditEntry>(key, value)?)),
         "i" => decode_instance(cluster, key, instance_id(rest).ok_or_else(unknown)?, value),

@@ -128,4 +128,27 @@ mod tests {
         assert_eq!(drain.nodes[0].withdrawing_since, None);
         assert_eq!(drain.nodes[0].left.len(), 1);
     }
+
+    #[test]
+    fn a_drain_after_which_a_daemon_waits_is_told_from_what_older_binaries_can_read() {
+        let mut drain = Drain {
+            epoch: 7,
+            by: "anonymous".to_owned(),
+            from: String::new(),
+            message: String::new(),
+            meta: BTreeMap::new(),
+            created_at: Time(4),
+            nodes: vec![DrainNode::queued(NodeId::new("node-1"), DrainOptions::default())],
+        };
+        let cluster = Cluster::default();
+        let version = |drain: &Drain| {
+            let (key, value) = crate::encode_change(&cluster, &Change::Drain(drain.clone()));
+            let read = decode_record(&cluster, &key, value.as_deref()).expect("it is read back");
+            assert_eq!(read, Change::Drain(drain.clone()));
+            value.and_then(|value| value.first().copied())
+        };
+        assert_eq!(version(&drain), Some(2));
+        drain.nodes[0].options.then = crate::Then::AwaitStop;
+        assert_eq!(version(&drain), Some(3));
+    }
 }

@@ -436,6 +436,7 @@ impl World {
                 }
                 Output::ReadHead => self.ask_store(machine, StoreOp::Head { term }),
                 Output::Resign { why } => self.leave_office(machine, &why),
+                Output::HandOver => self.leave_office(machine, "it was asked to"),
             }
         }
     }

@@ -201,7 +201,7 @@ fn follow_ending(txn: &mut Txn<'_>, part: &DrainNode) {
     let Some(entry) = txn.node_by_id(part.node.as_str()) else { return };
     let intent = match part.options.then {
         Then::Stay => Intent::Drained,
-        Then::Stop => Intent::Stopping,
+        Then::Stop | Then::AwaitStop => Intent::Stopping,
     };
     let next = Node { intent, ..entry.rec.clone() };
     txn.put(Change::Node(next));

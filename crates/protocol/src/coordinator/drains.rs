@@ -1,6 +1,6 @@
 //! Drains: accepted or refused in one step, changed and cancelled at any time before their ending.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     Change, Cluster, Code, Drain, DrainNode, DrainOptions, DrainState, Ending, Intent, Meta, Millis, NodeId,
@@ -81,14 +81,27 @@ impl Coordinator {
         self.preflight(&nodes)?;
         let options =
             options(&DrainOptions { deadline: self.limits.default_deadline, ..Default::default() }, &request);
+        let told = (request.message.unwrap_or_default(), request.meta.unwrap_or_default());
+        Ok(Answer::Draining(self.store_drain(&nodes, &options, told, (by, from), now)))
+    }
+
+    /// From here on the nodes are closed.
+    pub(super) fn store_drain(
+        &mut self,
+        nodes: &[NodeIx],
+        options: &DrainOptions,
+        (message, meta): (String, BTreeMap<String, String>),
+        (by, from): (&str, &str),
+        now: Time,
+    ) -> u64 {
         let epoch = self.cluster.meta().drain_epoch + 1;
         let part = |ix: &NodeIx| DrainNode::queued(self.cluster.node(*ix).rec.id.clone(), options.clone());
         let record = Drain {
             epoch,
             by: by.to_owned(),
             from: from.to_owned(),
-            message: request.message.unwrap_or_default(),
-            meta: request.meta.unwrap_or_default(),
+            message,
+            meta,
             created_at: now,
             nodes: nodes.iter().map(part).collect(),
         };
@@ -102,7 +115,7 @@ impl Coordinator {
                 txn.put(Change::DrainGone(epoch));
             }
         });
-        Ok(Answer::Draining(epoch))
+        epoch
     }
 
     /// The nodes of a request, in its order, each once.
@@ -344,7 +357,7 @@ fn options(before: &DrainOptions, request: &DrainRequest) -> DrainOptions {
     // A node that is stopped comes back when it is started again, unless it was said otherwise.
     let back = match (request.back, request.then) {
         (Some(back), _) => back,
-        (None, Some(Then::Stop)) => Return::Restart,
+        (None, Some(Then::Stop | Then::AwaitStop)) => Return::Restart,
         (None, _) => before.back,
     };
     DrainOptions {

@@ -5,6 +5,7 @@
 //! events) waits until those changes are committed.
 
 mod apply;
+mod captures;
 mod drains;
 mod edges;
 mod feed_requests;
@@ -30,6 +31,7 @@ pub use planner::drain::{
 pub use planner::feeds::Limits as FeedLimits;
 use planner::{Ids, drain::Limits};
 
+pub use captures::{ANOTHER_DRAIN, CaptureLeft, Liveness, NODE_DISABLED};
 pub use drains::Rehearsal;
 use feeds::FeedDesk;
 pub use feeds::FeedSeen;
@@ -137,6 +139,8 @@ pub enum Output {
     Resign {
         why: String,
     },
+    /// As `Resign`, because it was asked for: let another take office.
+    HandOver,
 }
 
 /// What a coordinator takes office with.
@@ -302,8 +306,13 @@ impl Coordinator {
             Input::Up { conn, message } => self.heard_from(conn, message, now),
             Input::Closed { conn } => self.lost_stream(conn),
             Input::Request { id, asked } => {
+                let hands_over = matches!(asked.request, Request::HandOver);
                 let result = self.answer(asked, now);
                 self.outbox.push_back((self.log.last_group(), Output::Reply { id, result }));
+                if hands_over {
+                    // Who asked is answered first.
+                    self.outbox.push_back((self.log.last_group(), Output::HandOver));
+                }
             }
             Input::OfficeHolds { until } => self.office_until = until,
             Input::Stored(outcome) => return self.stored(outcome, now),
@@ -461,6 +470,10 @@ impl Coordinator {
         let committed = self.log.committed();
         while self.outbox.front().is_some_and(|(group, _)| *group <= committed) {
             outputs.extend(self.outbox.pop_front().map(|(_, output)| output));
+            if matches!(outputs.last(), Some(Output::HandOver)) {
+                self.resigned = true;
+                break;
+            }
         }
         outputs
     }

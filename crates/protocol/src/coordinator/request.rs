@@ -50,6 +50,13 @@ pub enum Request {
     },
     /// Start a drain of these nodes, or change the options of one that runs.
     Drain(DrainRequest),
+    /// As a drain of this node, by the rules of those who know nodes as captures.
+    DrainCapture {
+        capture: String,
+        then: Then,
+    },
+    /// Give the office to another candidate.
+    HandOver,
     /// Take one node out of its drain.
     CancelNode {
         node: String,

@@ -25,6 +25,14 @@ impl Coordinator {
             Request::StopInstance { id } => self.stop_instance(id, now)?,
             Request::AttachVolume { volume, node } => self.attach_volume(&volume, &node, now)?,
             Request::Drain(request) => self.drain(request, (&asked.who, &asked.from), now)?,
+            Request::DrainCapture { capture, then } => {
+                match self.drain_capture(&capture, then, (&asked.who, &asked.from), now)? {
+                    Some(begun) => begun,
+                    // Asked every second: nothing to write down.
+                    None => return Ok(Answer::Done),
+                }
+            }
+            Request::HandOver => Answer::Done,
             Request::CancelNode { node } => self.cancel_node(&node, now)?,
             Request::CancelDrain { epoch } => self.cancel_drain(epoch, now)?,
         };
@@ -211,6 +219,8 @@ fn describe(request: &Request) -> String {
             let named: Vec<String> = request.nodes.iter().cloned().chain(selector).collect();
             format!("drain {}", named.join(", "))
         }
+        Request::DrainCapture { capture, .. } => format!("drain {capture} as a capture"),
+        Request::HandOver => "hand the office over".to_owned(),
         Request::CancelNode { node } => format!("cancel the drain of node/{node}"),
         Request::CancelDrain { epoch } => format!("cancel drain {epoch}"),
         Request::Barrier => String::new(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{
     Actual, Change, ClusterId, Code, Desired, FeedName, Health, Instance, InstanceId, Intent, Life, Node,
-    NodeIx, ProcessEpoch, Return, Term, Time, VolumeId,
+    NodeIx, ProcessEpoch, Return, Term, Then, Time, VolumeId,
 };
 
 use super::{ConnId, Coordinator, Output, Seen, timers::Timer};
@@ -284,6 +284,11 @@ impl Coordinator {
     fn let_it_stop(&mut self, node: NodeIx) {
         let entry = self.cluster.node(node);
         if entry.rec.intent != Intent::Stopping || entry.drain.is_some() {
+            return;
+        }
+        let id = entry.rec.id.as_str();
+        let part = self.cluster.last_drain_of(id).and_then(|drain| drain.part(id));
+        if part.is_some_and(|part| part.options.then == Then::AwaitStop) {
             return;
         }
         if self.cluster.instances_on(node).all(|instance| instance.is_over()) {

@@ -251,6 +251,7 @@ impl Office {
                     self.give(Input::Head { number, by });
                 }
                 Output::Resign { why } => panic!("resigned: {why}"),
+                Output::HandOver => panic!("nobody asked"),
             }
         }
     }

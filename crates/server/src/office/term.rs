@@ -67,6 +67,8 @@ pub(crate) enum End {
     Stopped,
     /// Not ours any more, or given up.
     Over(String),
+    /// Given up so that another may have it.
+    HandedOver,
 }
 
 pub(crate) struct Tenure {
@@ -290,6 +292,7 @@ impl Tenure {
                 Output::Transact { head, ops } => self.transact(head, ops),
                 Output::ReadHead => self.read_head(),
                 Output::Resign { why } => return ControlFlow::Break(End::Over(why)),
+                Output::HandOver => return ControlFlow::Break(End::HandedOver),
             }
         }
         ControlFlow::Continue(())

@@ -104,6 +104,7 @@ pub struct DrainOptionsView {
     pub ignore_system: bool,
     pub ack_stateful: bool,
     pub include_stateful: bool,
+    /// `stay`, `stop`; `await_stop`: its daemon stays up until it is killed by who asked for the drain.
     pub then: String,
     #[serde(rename = "return")]
     pub back: String,
@@ -470,6 +471,7 @@ impl From<&DrainOptions> for DrainOptionsView {
             then: match options.then {
                 Then::Stay => "stay",
                 Then::Stop => "stop",
+                Then::AwaitStop => "await_stop",
             }
             .to_owned(),
             back: match options.back {

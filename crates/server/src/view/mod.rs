@@ -1,6 +1,7 @@
 //! The JSON shapes of the API, shared with the commands: plain structs, built from the coordinator's
 //! state in its own task.
 
+mod capture;
 mod cluster;
 mod drain;
 mod event;
@@ -18,6 +19,10 @@ use model::{Code, Reason, Time};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use capture::{
+    CaptureBody, CaptureCountsView, CaptureDrainView, CaptureStatusView, CaptureView, TableCountView,
+};
+pub(crate) use capture::{capture_drain_view, capture_views, liveness};
 pub use cluster::{
     CandidateView, CoordinatorView, DoctorView, NodeTotals, ServiceTotals, StatusView, StoreView,
     ViolationView,
