@@ -46,13 +46,7 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
         true => Some(start_office(&config).await?),
         false => None,
     };
-    let (peers, incoming) = match config.roles.worker {
-        true => {
-            let (incoming, streams) = tokio::sync::mpsc::channel(INCOMING_MAX);
-            (Some(PeerServer { me: NodeId::new(&config.id), incoming }), Some(streams))
-        }
-        false => (None, None),
-    };
+    let (peers, incoming) = peer_streams(&config).unzip();
     let streams = rpc.map(|listener| serve_streams(listener, office.clone(), peers, shutdown.clone()));
     let edge = config.roles.edge.then(|| EdgeHandle::start(config.edge_host, config.withdraw_delay));
     let agent_stop = CancellationToken::new();
@@ -107,6 +101,13 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
         let _ = tokio::time::timeout(CONNECTIONS_GRACE, task).await;
     }
     stopped.map(|_| ())
+}
+
+/// What takes the streams of other nodes, for a node that takes part in feeds.
+fn peer_streams(config: &Config) -> Option<(PeerServer, Incoming)> {
+    let (incoming, streams) = tokio::sync::mpsc::channel(INCOMING_MAX);
+    let server = PeerServer { me: NodeId::new(&config.id), incoming };
+    config.roles.worker.then_some((server, streams))
 }
 
 async fn start_agent(

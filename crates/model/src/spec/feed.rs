@@ -379,7 +379,8 @@ mod tests {
             change(&mut file);
             file.check().expect_err("it is wrong").to_string()
         };
-        let cases: Vec<(&str, Box<dyn Fn(&mut FeedFile)>)> = vec![
+        type Change = Box<dyn Fn(&mut FeedFile)>;
+        let cases: Vec<(&str, Change)> = vec![
             (
                 "source.url",
                 Box::new(|f| f.source.as_mut().expect("copy").url = Some("mysql://x:secret@y".into())),

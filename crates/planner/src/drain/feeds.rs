@@ -16,13 +16,16 @@ pub struct FeedsLeft {
     pub unknown: bool,
 }
 
+/// Why a maintainer is not where it should be, and since when.
+pub type FeedWait = (Code, String, Time);
+
 /// What the coordinator knows of feeds beside the records.
 pub struct SeenFeeds<'a> {
     /// What the node says it runs; `None`: it has not acknowledged the closed set.
     pub dispatchers: Option<&'a BTreeMap<FeedName, u32>>,
     /// What it said last, acknowledged or not: for display.
     pub last_said: Option<&'a BTreeMap<FeedName, u32>>,
-    pub wait: &'a dyn Fn(&FeedName) -> Option<(Code, String, Time)>,
+    pub wait: &'a dyn Fn(&FeedName) -> Option<FeedWait>,
 }
 
 /// What is left, and what each feed waits for.

@@ -22,8 +22,8 @@ mod timers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{
-    Change, Cluster, Code, Event, EventKind, Health, InstanceId, Meta, NodeIx, ProcessEpoch, Reason,
-    ServiceIx, Term, Time, Txn, encode_change,
+    Change, Cluster, Code, Event, EventKind, Health, Instance, InstanceId, Meta, NodeIx, ProcessEpoch,
+    Reason, ServiceIx, Term, Time, Txn, encode_change,
 };
 pub use planner::drain::{
     Class, Limits as DrainLimits, Move, Paused, Preview, Status as DrainStatus, UnitStatus, class_of,
@@ -374,27 +374,25 @@ impl Coordinator {
         let mut txn = Txn::new(&mut self.cluster, now);
         let result = make(&mut txn, &mut self.ids);
         let (changes, events) = txn.finish();
+        self.take_note(&changes, now);
+        for group in changes.chunks(GROUP_RECORDS_MAX) {
+            let ops = group.iter().map(|change| encode_change(&self.cluster, change)).collect();
+            self.log.push(ops);
+        }
+        let group = self.log.last_group();
+        self.outbox.extend(events.into_iter().map(|event| (group, Output::Event(event))));
+        result
+    }
+
+    /// What has to be looked at again because of these changes.
+    fn take_note(&mut self, changes: &[Change], now: Time) {
         let mut closed: BTreeSet<NodeIx> = BTreeSet::new();
         let mut changed: BTreeSet<NodeIx> = BTreeSet::new();
         let drains = self.cluster.drains().rev().any(model::Drain::is_unfinished);
-        for change in &changes {
+        for change in changes {
             match change {
                 Change::Instance(instance) => {
-                    self.touched.insert(instance.id);
-                    self.dirty.insert(instance.service);
-                    // It may be the replacement that a node's ending waits for.
-                    self.drains_dirty |= drains && instance.is_available();
-                    if self.cluster.node(instance.node).is_draining() {
-                        self.drains_dirty = true;
-                        // System instances wait for the last of the others.
-                        closed.extend(instance.is_over().then_some(instance.node));
-                    }
-                    match instance.desired {
-                        model::Desired::Draining => self.draining.insert(instance.id),
-                        model::Desired::Running | model::Desired::Stopped => {
-                            self.draining.remove(&instance.id)
-                        }
-                    };
+                    closed.extend(self.take_note_of(instance, drains));
                 }
                 Change::InstanceGone(id) => {
                     self.draining.remove(id);
@@ -446,13 +444,24 @@ impl Coordinator {
             self.health_follows(node);
             self.roomier();
         }
-        for group in changes.chunks(GROUP_RECORDS_MAX) {
-            let ops = group.iter().map(|change| encode_change(&self.cluster, change)).collect();
-            self.log.push(ops);
+    }
+
+    /// The node on which others may wait for this one to be gone.
+    fn take_note_of(&mut self, instance: &Instance, drains: bool) -> Option<NodeIx> {
+        self.touched.insert(instance.id);
+        self.dirty.insert(instance.service);
+        match instance.desired {
+            model::Desired::Draining => self.draining.insert(instance.id),
+            model::Desired::Running | model::Desired::Stopped => self.draining.remove(&instance.id),
+        };
+        // It may be the replacement that a node's ending waits for.
+        self.drains_dirty |= drains && instance.is_available();
+        if !self.cluster.node(instance.node).is_draining() {
+            return None;
         }
-        let group = self.log.last_group();
-        self.outbox.extend(events.into_iter().map(|event| (group, Output::Event(event))));
-        result
+        self.drains_dirty = true;
+        // System instances wait for the last of the others.
+        instance.is_over().then_some(instance.node)
     }
 
     /// What may leave: everything that waits for nothing, and the next transaction.
