@@ -76,6 +76,7 @@ pub fn node(n: usize) -> Node {
         memory_caps: MemoryCaps::CgroupV2,
         foreign: false,
         registered_at: Time(0),
+        lingers: None,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::codec_v1::{DrainV1, MetaV1};
+use crate::codec_v1::{DrainV1, MetaV1, NodeV1};
 use crate::{
     Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
     Key, Meta, Node, Scratch, Service, ServiceName, Then, Time, Volume, VolumeId,
@@ -11,7 +11,7 @@ use crate::{
 
 /// The first byte of every value. Records that have kept their first shape keep this one.
 const VERSION: u8 = 1;
-/// Records in their second shape: the cluster's own, drains, and instances with scratch data to take or to
+/// Records in their second shape: the cluster's own, nodes, drains, and instances with scratch data to take or to
 /// leave (only those: a binary that would forget the data says that it cannot read the record).
 const VERSION_2: u8 = 2;
 /// Drains after which a daemon waits to be killed (only those: an older binary has no word for it).
@@ -102,7 +102,7 @@ pub fn load_ranges() -> Vec<(String, String)> {
 pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<u8>>) {
     let value = match change {
         Change::Meta(meta) => Some(encode_2(meta)),
-        Change::Node(node) => Some(encode(node)),
+        Change::Node(node) => Some(encode_2(node)),
         Change::Service(service) => Some(encode(service)),
         Change::Instance(instance) => Some(encode_instance(cluster, instance)),
         Change::Volume(volume) => Some(encode(volume)),
@@ -182,7 +182,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
     };
     match class {
         "m" => Ok(Change::Meta(decode_either::<Meta, MetaV1>(key, value)?)),
-        "n" => Ok(Change::Node(decode::<Node>(key, value)?)),
+        "n" => Ok(Change::Node(decode_either::<Node, NodeV1>(key, value)?)),
         "s" => {
             let service = decode::<Service>(key, value)?;
             match service.releases.contains_key(&service.release) {

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Code, Drain, DrainNode, DrainOptions, DrainState, Meta, NodeId, Time};
+use crate::{
+    ClusterId, Code, Drain, DrainNode, DrainOptions, DrainState, Health, Intent, Life, MemoryCaps, Meta,
+    Node, NodeId, ProcessEpoch, Resources, Roles, Time,
+};
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct MetaV1 {
@@ -12,6 +15,46 @@ pub(crate) struct MetaV1 {
     instance_ids_reserved: u64,
     audit_next: u64,
     drain_epoch: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct NodeV1 {
+    id: NodeId,
+    roles: Roles,
+    intent: Intent,
+    health: Health,
+    health_since: Time,
+    labels: BTreeMap<String, String>,
+    capacity: Resources,
+    process_epoch: ProcessEpoch,
+    life: Life,
+    host: String,
+    api: String,
+    memory_caps: MemoryCaps,
+    foreign: bool,
+    registered_at: Time,
+}
+
+impl From<NodeV1> for Node {
+    fn from(old: NodeV1) -> Node {
+        Node {
+            id: old.id,
+            roles: old.roles,
+            intent: old.intent,
+            health: old.health,
+            health_since: old.health_since,
+            labels: old.labels,
+            capacity: old.capacity,
+            process_epoch: old.process_epoch,
+            life: old.life,
+            host: old.host,
+            api: old.api,
+            memory_caps: old.memory_caps,
+            foreign: old.foreign,
+            registered_at: old.registered_at,
+            lingers: None,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -93,6 +136,41 @@ impl From<DrainNodeV1> for DrainNode {
 mod tests {
     use super::*;
     use crate::{Change, Cluster, decode_record};
+
+    #[test]
+    fn a_node_of_version_1_is_read_with_what_it_had() {
+        let old = NodeV1 {
+            id: NodeId::new("node-1"),
+            roles: Roles::ALL,
+            intent: Intent::Drained,
+            health: Health::Degraded(Code::DiskFull),
+            health_since: Time(3),
+            labels: BTreeMap::from([("rack".to_owned(), "r1".to_owned())]),
+            capacity: Resources { memory: 5, cpu: 6 },
+            process_epoch: ProcessEpoch(7),
+            life: Life(8),
+            host: "h".to_owned(),
+            api: "h:1".to_owned(),
+            memory_caps: MemoryCaps::CgroupV1,
+            foreign: true,
+            registered_at: Time(9),
+        };
+        let bytes = postcard::to_extend(&old, vec![1]).expect("it is written");
+        let change = decode_record(&Cluster::default(), "n/node-1", Some(&bytes));
+        let Ok(Change::Node(node)) = change else { panic!("{change:?}") };
+        assert_eq!((node.intent, node.process_epoch, node.life), (Intent::Drained, ProcessEpoch(7), Life(8)));
+        assert_eq!((node.foreign, node.registered_at, node.lingers), (true, Time(9), None));
+    }
+
+    #[test]
+    fn the_clusters_own_record_of_version_1_is_read_with_what_it_had() {
+        let old = MetaV1 { cluster: ClusterId(3), instance_ids_reserved: 4, audit_next: 5, drain_epoch: 6 };
+        let bytes = postcard::to_extend(&old, vec![1]).expect("it is written");
+        let change = decode_record(&Cluster::default(), "m/meta", Some(&bytes));
+        let Ok(Change::Meta(meta)) = change else { panic!("{change:?}") };
+        assert_eq!((meta.cluster, meta.instance_ids_reserved), (ClusterId(3), 4));
+        assert_eq!((meta.audit_next, meta.drain_epoch, meta.maintainer_epoch), (5, 6, 0));
+    }
 
     #[test]
     fn a_drain_of_version_1_is_read_with_what_it_had() {

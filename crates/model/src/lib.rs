@@ -40,7 +40,7 @@ pub use ids::{
 };
 pub use index::{Candidate, PlaceIndex};
 pub use instance::{Actual, Desired, Exit, Instance, Scratch};
-pub use node::{Health, Intent, MemoryCaps, Node, Resources, Role, Roles};
+pub use node::{Health, Intent, Lingering, MemoryCaps, Node, Resources, Role, Roles};
 pub use reason::{ALL_CODES, Code, Reason};
 pub use record::{AuditEntry, Meta, Volume};
 pub use service::{Rollout, RolloutState, Service};

@@ -104,6 +104,7 @@ impl World {
             memory_caps: MemoryCaps::CgroupV2,
             foreign: false,
             registered_at: self.now,
+            lingers: None,
         }));
     }
 

@@ -383,7 +383,7 @@ impl Coordinator {
     /// is silent.
     pub fn dispatchers_on(&self, node: NodeIx) -> Option<&BTreeMap<FeedName, u32>> {
         let session = self.sessions.get(&node)?;
-        let alone = !self.lingering.contains_key(&node);
+        let alone = self.cluster.node(node).rec.lingers.is_none();
         let knows = alone && session.is_open() && session.roster == Some(self.roster.revision());
         (knows || self.cluster.feeds().next().is_none()).then_some(&session.dispatchers)
     }

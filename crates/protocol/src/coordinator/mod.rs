@@ -22,8 +22,8 @@ mod timers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{
-    Change, Cluster, Code, Event, EventKind, Health, Instance, InstanceId, Meta, NodeIx, ProcessEpoch,
-    Reason, ServiceIx, Term, Time, Txn, encode_change,
+    Change, Cluster, Code, Event, EventKind, Health, Instance, InstanceId, Meta, NodeIx, Reason, ServiceIx,
+    Term, Time, Txn, encode_change,
 };
 pub use planner::drain::{
     Class, Limits as DrainLimits, Move, Paused, Preview, Status as DrainStatus, UnitStatus, class_of,
@@ -202,8 +202,6 @@ pub struct Coordinator {
     /// Something changed that a drain may be waiting for.
     drains_dirty: bool,
     roster: RosterTable,
-    /// Lives that another one took over from and that may still run, and until when.
-    lingering: BTreeMap<NodeIx, (ProcessEpoch, Time)>,
     feeds: FeedDesk,
     feed_limits: FeedLimits,
     /// Who is in office here.
@@ -240,7 +238,6 @@ impl Coordinator {
             limits: start.drain,
             drains_dirty: true,
             roster: RosterTable::new(start.term),
-            lingering: BTreeMap::new(),
             feeds: FeedDesk::default(),
             feed_limits: start.feeds,
             candidate: start.candidate.clone(),
@@ -289,6 +286,7 @@ impl Coordinator {
         self.feeds.dirty.extend(self.cluster.feeds().map(|feed| feed.name.clone()));
         let all: Vec<NodeIx> = self.cluster.nodes().map(|(ix, _)| ix).collect();
         for node in all {
+            self.watch_lingering(node, now, Some(now));
             self.roster_follows(node, now);
         }
         for node in up {

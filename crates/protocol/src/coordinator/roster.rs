@@ -3,11 +3,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use model::{Health, Life, Millis, Node, NodeId, NodeIx, ProcessEpoch, Term, Time};
+use model::{Change, Health, Lingering, Millis, Node, NodeId, NodeIx, ProcessEpoch, Term, Time};
 
 use super::{Coordinator, timers::Timer};
 use crate::message::{
-    DownBody, SetRevision,
+    DownBody, Hello, SetRevision,
     feed::{Roster, RosterNode},
 };
 
@@ -92,32 +92,45 @@ impl Coordinator {
         }
     }
 
-    /// Another life of a node registers. What the one before ran counts as running until that is known
-    /// to be over: by the word of one that holds its lock, or by the end of its lease.
-    pub(super) fn life_follows(&mut self, node: NodeIx, before: &Node, succeeds: Option<Life>, now: Time) {
-        if succeeds == Some(before.life) || before.is_offline() {
-            return;
+    /// A life of a node registers. What an earlier one ran counts as running until that is known to be
+    /// over: by the word of one that holds its lock, or by the end of its lease.
+    pub(super) fn lingers(&self, before: Option<&Node>, hello: &Hello, now: Time) -> Option<Lingering> {
+        let before = before.filter(|before| !before.is_offline())?;
+        if before.life == hello.life || hello.succeeds == Some(before.life) {
+            return before.lingers;
         }
-        let heard = self.heard.get(&node).copied().unwrap_or(now);
+        let ix = self.cluster.node_ix(before.id.as_str());
+        let heard = ix.and_then(|ix| self.heard.get(&ix).copied()).unwrap_or(now);
         let until = heard + self.timing.offline_after;
-        let entry = self.lingering.entry(node).or_insert((before.process_epoch, until));
-        entry.1 = entry.1.max(until);
-        self.timers.set(Timer::Lingers(node), entry.1);
+        Some(match before.lingers {
+            Some(known) => Lingering { until: known.until.max(until), ..known },
+            None => Lingering { epoch: before.process_epoch, until },
+        })
+    }
+
+    /// Sees to it that an earlier life is given up in time. A new coordinator has heard of nobody: it
+    /// waits for as long as for any silent node.
+    pub(super) fn watch_lingering(&mut self, node: NodeIx, now: Time, in_office_since: Option<Time>) {
+        if let Some(lingers) = self.cluster.node(node).rec.lingers {
+            let until = in_office_since.map_or(lingers.until, |since| since + self.timing.offline_after);
+            self.timers.set(Timer::Lingers(node), until.max(now));
+        }
     }
 
     pub(super) fn lingers_no_more(&mut self, node: NodeIx, now: Time) {
-        if self.lingering.remove(&node).is_some() {
+        let rec = &self.cluster.node(node).rec;
+        if rec.lingers.is_some() {
+            let next = Node { lingers: None, ..rec.clone() };
             self.timers.clear(Timer::Lingers(node));
+            self.change(now, |txn, _| txn.put(Change::Node(next)));
             self.drains_dirty = true;
-            self.roster_follows(node, now);
-            self.feeds_follow(node);
         }
     }
 
     /// The life of a node whose dispatchers and maintainers count as running.
     pub(super) fn life_that_counts(&self, node: NodeIx) -> ProcessEpoch {
-        let lingers = self.lingering.get(&node).map(|(epoch, _)| *epoch);
-        lingers.unwrap_or(self.cluster.node(node).rec.process_epoch)
+        let rec = &self.cluster.node(node).rec;
+        rec.lingers.map_or(rec.process_epoch, |lingers| lingers.epoch)
     }
 
     /// Tells nodes what changed, if that cannot wait.
@@ -180,7 +193,7 @@ impl Coordinator {
     /// This life of the node knows which nodes are closed: it may be a destination.
     pub(super) fn knows_roster(&self, node: &NodeId) -> bool {
         let session = self.cluster.node_ix(node.as_str()).and_then(|ix| self.sessions.get(&ix));
-        let lingers = self.cluster.node_ix(node.as_str()).is_some_and(|ix| self.lingering.contains_key(&ix));
+        let lingers = self.cluster.node_by_id(node.as_str()).is_some_and(|entry| entry.rec.lingers.is_some());
         !lingers
             && session
                 .is_some_and(|session| session.is_open() && session.roster == Some(self.roster.revision))

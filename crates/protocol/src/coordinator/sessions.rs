@@ -180,14 +180,11 @@ impl Coordinator {
         let before = known.map(|ix| self.cluster.node(ix).rec.clone());
         let record = self.registration(&hello, before.as_ref(), now);
         let (epoch, foreign) = (record.process_epoch, record.foreign);
-        let another = before.as_ref().filter(|before| before.life != hello.life);
-        if let (Some(before), Some(node)) = (another, known) {
-            self.life_follows(node, before, hello.succeeds, now);
-        }
         if before.as_ref() != Some(&record) {
             self.change(now, |txn, _| txn.put(Change::Node(record)));
         }
         let Some(node) = self.cluster.node_ix(hello.node.as_str()) else { return };
+        self.watch_lingering(node, now, None);
         self.open_session(node, conn, seq, &hello, epoch, now);
         self.registration_follows(node, before.as_ref());
         if let Some(session) = self.sessions.get_mut(&node) {
@@ -277,6 +274,7 @@ impl Coordinator {
             memory_caps: hello.memory_caps.clone(),
             foreign: hello.cluster.is_some_and(|cluster| cluster != self.cluster.meta().cluster),
             registered_at: before.map_or(now, |node| node.registered_at),
+            lingers: self.lingers(before, hello, now),
         }
     }
 
@@ -392,10 +390,8 @@ impl Coordinator {
         if rec.health == health {
             return;
         }
-        let next = Node { health, health_since: now, ..rec.clone() };
-        if health == Health::Offline {
-            self.lingers_no_more(node, now);
-        }
+        let lingers = rec.lingers.filter(|_| health != Health::Offline);
+        let next = Node { health, health_since: now, lingers, ..rec.clone() };
         self.change(now, |txn, _| txn.put(Change::Node(next)));
         if health != Health::Offline {
             self.timers.set(Timer::Node(node), now + self.timing.degraded_after);

@@ -549,3 +549,17 @@ fn a_dispatcher_that_fails_is_tried_again_where_it_is_and_named_until_it_works()
         bench.report("orders").is_some_and(|report| report.absent == 0 && report.troubles.is_empty())
     });
 }
+
+#[test]
+fn a_life_that_may_still_run_is_waited_for_under_the_next_coordinator_too() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 6);
+    bench.begin_life("n2", None);
+    let (began, since) = (bench.now, bench.mark());
+    bench.pass(Millis(500));
+    bench.fail_over();
+    bench.until("all run", |bench| bench.all_run("orders"));
+    let first = bench.tables.begun.iter().find(|begun| begun.at >= since).expect("some began").at;
+    assert!(first.since(began).0 + TIMING.heartbeat.0 >= TIMING.offline_after.0, "{}", first.since(began));
+    bench.goes_on("orders");
+}
