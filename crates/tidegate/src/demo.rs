@@ -94,7 +94,7 @@ pub async fn demo_system() -> Result<()> {
 pub async fn demo_orders(dir: &Path) -> Result<()> {
     let pause = Duration::from_millis(number("ORDER_MS", 200)?);
     let mut terminated = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
-    let logs: Vec<fs::File> = (0..ORDER_LOGS).map(|log| order_log(dir, log)).collect::<Result<_>>()?;
+    let logs = order_logs(dir)?;
     say(&format!("orders go to {}", dir.display()));
     for (order, mut log) in (1u64..).zip(logs.iter().cycle()) {
         // One write a line: while an instance is replaced there are two that append.
@@ -107,6 +107,11 @@ pub async fn demo_orders(dir: &Path) -> Result<()> {
     }
     say("stopping");
     Ok(())
+}
+
+/// Opens them, and makes those that are missing.
+pub fn order_logs(dir: &Path) -> Result<Vec<fs::File>> {
+    (0..ORDER_LOGS).map(|log| order_log(dir, log)).collect()
 }
 
 fn order_log(dir: &Path, log: u32) -> Result<fs::File> {

@@ -17,6 +17,8 @@ pub fn write(dev: &Path) -> Outcome<SpecFile> {
     for dir in [&logs, &copies] {
         fs::create_dir_all(dir).map_err(|error| failed("make", dir, &error))?;
     }
+    // They are there before the feed looks for them: a feed that finds none looks again only after a while.
+    crate::demo::order_logs(&logs).map_err(|error| Failure::error(format!("{error:#}")))?;
     let (path, text) = (dev.join("etc/orders.toml"), text(&logs, &copies));
     fs::write(&path, &text).map_err(|error| failed("write", &path, &error))?;
     service_file::check_text(&path.display().to_string(), &text)
