@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use reqwest::Method;
 use serde_json::json;
 use server::view::FeedView;
@@ -25,7 +25,7 @@ pub const OFF_A_NODE: &str = "dispatchers_10k_off_a_node";
 pub const GAP: &str = "hand_over_gap_log_p99";
 
 const DISPATCHERS: u64 = 10_000;
-const LOGS: usize = 30;
+const LOGS: usize = 75;
 /// How often every log grows by a line.
 const GROWS_EVERY: Duration = Duration::from_millis(10);
 /// How closely the sink is watched.
@@ -77,8 +77,11 @@ pub async fn off_a_node(report: &mut Report) -> anyhow::Result<()> {
     let before = stage.cpu_seconds();
     let begun = Instant::now();
     api.drain("n1").await?;
-    api.until_drained("n1", ASK_EVERY).await?;
+    let ended = api.until_drained("n1", ASK_EVERY).await?;
     let took = begun.elapsed().as_secs_f64();
+    ensure!(u64::from(ended.done) >= DISPATCHERS, "{} of {DISPATCHERS} moved", ended.done);
+    let after = until_settled(&api, "idle", DISPATCHERS).await?;
+    ensure!(!after.dispatchers.contains_key("n1"), "n1 has some left: {:?}", after.dispatchers);
     report.line("dispatchers_10k_off_a_node_cpu", stage.cpu_seconds() - before, "cpu s", Bar::None);
     report.line(OFF_A_NODE, took, "s", Bar::AtMost(10.0));
     report.line("dispatchers_10k_machine_load", machine_load(), "", Bar::None);
@@ -99,7 +102,7 @@ pub async fn gap(report: &mut Report) -> anyhow::Result<()> {
     let stage = Stage::start(&SETUPS, "kind = \"embedded\"").await?;
     let api = stage.api("control")?;
     let (from, to) = (json!({ "kind": "log", "path": logs }), json!({ "kind": "file", "path": copies }));
-    let (mut looked, mut spans) = (Instant::now(), 0);
+    let (mut looked, mut units) = (Instant::now(), 0);
     api.ask(Method::PUT, "/v1/feeds/gap", Some(json!({ "source": from, "sink": to }))).await?;
     until_settled(&api, "gap", LOGS as u64).await?;
     let watching = std::thread::spawn({
@@ -108,7 +111,7 @@ pub async fn gap(report: &mut Report) -> anyhow::Result<()> {
     });
     for node in WORKERS {
         api.drain(node).await?;
-        spans += api.until_drained(node, ASK_EVERY).await?.done;
+        units += api.until_drained(node, ASK_EVERY).await?.done;
         looked = Instant::now();
         until_settled(&api, "gap", LOGS as u64).await?;
         api.intend(node, "active").await?;
@@ -117,7 +120,7 @@ pub async fn gap(report: &mut Report) -> anyhow::Result<()> {
     stop.cancel();
     growing.join().ok().context("the writer of the logs")??;
     let gaps = watching.join().ok().context("the watcher of the files")??;
-    report.line("hand_over_gap_log_moves", gaps.len() as f64, &format!("of {spans}"), Bar::None);
+    report.line("hand_over_gap_log_moves", gaps.len() as f64, &format!("of {units} units"), Bar::None);
     report.line("hand_over_gap_log_p50", share(&gaps, 0.50), "ms", Bar::None);
     report.line(GAP, share(&gaps, 0.99), "ms", Bar::AtMost(250.0));
     report.line("hand_over_gap_log_worst", share(&gaps, 1.0), "ms", Bar::None);
