@@ -381,4 +381,8 @@ pub enum DemoCommand {
     Batch,
     System,
     Store,
+    Orders {
+        #[arg(long)]
+        dir: PathBuf,
+    },
 }

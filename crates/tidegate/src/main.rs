@@ -73,6 +73,7 @@ async fn demo(which: DemoCommand) -> anyhow::Result<()> {
         DemoCommand::Batch => demo::demo_batch().await,
         DemoCommand::System => demo::demo_system().await,
         DemoCommand::Store => demo::demo_store().await,
+        DemoCommand::Orders { dir } => demo::demo_orders(&dir).await,
     }
 }
 

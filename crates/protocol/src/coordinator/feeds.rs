@@ -38,6 +38,8 @@ pub struct FeedSeen {
 pub(super) struct FeedDesk {
     pub seen: BTreeMap<FeedName, FeedSeen>,
     pub dirty: BTreeSet<FeedName>,
+    /// Those whose `wait` says something: there may be many feeds, and few that wait.
+    waiting: BTreeSet<FeedName>,
     /// Ordered and not acknowledged.
     unacked: BTreeSet<FeedName>,
     /// Dispatchers that each feed may have on the move.
@@ -104,6 +106,7 @@ impl Coordinator {
     fn planned_feed(&mut self, name: &FeedName, planned: Planned, now: Time) {
         if self.cluster.feed(name.as_str()).is_none() {
             self.feeds.seen.remove(name);
+            self.feeds.waiting.remove(name);
             self.feeds.unacked.remove(name);
             self.feeds.grants.remove(name);
             self.feeds.uneven.remove(name);
@@ -118,14 +121,16 @@ impl Coordinator {
             let since = since.filter(|(before, _)| *before == code).map_or(now, |(_, since)| since);
             (code, message, since)
         });
+        match seen.wait.is_some() {
+            true => drop(self.feeds.waiting.insert(name.clone())),
+            false => drop(self.feeds.waiting.remove(name)),
+        }
         self.order_feed(name, now, false);
     }
 
     /// Feeds that wait for something are looked at again.
     pub(super) fn wake_feeds(&mut self) {
-        let waiting = self.feeds.seen.iter().filter(|(_, seen)| seen.wait.is_some());
-        let waiting: Vec<FeedName> = waiting.map(|(name, _)| name.clone()).collect();
-        self.feeds.dirty.extend(waiting);
+        self.feeds.dirty.extend(self.feeds.waiting.iter().cloned());
     }
 
     /// Tells the nodes concerned what this feed asks of them.
@@ -210,11 +215,12 @@ impl Coordinator {
     pub(super) fn catch_up_feeds(&mut self, node: NodeIx, now: Time) {
         let patience = Millis(2 * self.timing.heartbeat.0);
         let id = self.cluster.node(node).rec.id.clone();
-        let unacked: Vec<FeedName> = self.feeds.unacked.iter().cloned().collect();
-        for name in unacked {
-            let here = self.cluster.maintainers_on(&id).any(|feed| *feed == name);
+        let unacked = &self.feeds.unacked;
+        let here: Vec<FeedName> =
+            self.cluster.maintainers_on(&id).filter(|name| unacked.contains(*name)).cloned().collect();
+        for name in here {
             let waited = self.feeds.seen.get(&name).is_none_or(|seen| now.since(seen.sent_at) >= patience);
-            if here && waited {
+            if waited {
                 self.order_feed(&name, now, true);
             }
         }
