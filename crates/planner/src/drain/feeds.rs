@@ -22,8 +22,11 @@ pub struct SeenFeeds<'a> {
     pub dispatchers: Option<&'a BTreeMap<FeedName, u32>>,
     /// What it said last, acknowledged or not: for display.
     pub last_said: Option<&'a BTreeMap<FeedName, u32>>,
-    pub wait: &'a dyn Fn(&FeedName) -> Option<(Code, String, Time)>,
+    pub wait: &'a dyn Fn(&FeedName) -> Option<FeedWait>,
 }
+
+/// Why a feed's maintainer is not where it should be, in words, and since when.
+pub type FeedWait = (Code, String, Time);
 
 /// What is left, and what each feed waits for.
 pub(super) fn left(cluster: &Cluster, part: &DrainNode, seen: &SeenFeeds<'_>) -> (FeedsLeft, Vec<Reason>) {
