@@ -28,6 +28,9 @@ pub struct SeenFeeds<'a> {
     pub wait: &'a dyn Fn(&FeedName) -> Option<FeedWait>,
 }
 
+/// Why a feed's maintainer is not where it should be, in words, and since when.
+pub type FeedWait = (Code, String, Time);
+
 /// What is left, and what each feed waits for.
 pub(super) fn left(cluster: &Cluster, part: &DrainNode, seen: &SeenFeeds<'_>) -> (FeedsLeft, Vec<Reason>) {
     let mut waits = Vec::new();
@@ -74,34 +77,45 @@ fn maintainer_waits(feed: &Feed, node: &NodeId) -> (Code, String, Option<Time>) 
     }
 }
 
-/// Where the maintainers of these nodes would go, a batch after the other, and how many dispatchers follow.
+/// Maintainers of the nodes that would be open, while several are played through one after the other.
+pub struct Loads(BTreeMap<NodeId, usize>);
+
+impl Loads {
+    pub fn without(cluster: &Cluster, closed: &[NodeIx]) -> Loads {
+        let open = cluster.nodes().filter(|(ix, entry)| entry.may_place() && !closed.contains(ix));
+        Loads(
+            open.map(|(_, entry)| (entry.rec.id.clone(), cluster.maintainer_count(&entry.rec.id))).collect(),
+        )
+    }
+}
+
+/// Where the maintainers of a node would go, a batch after the other, and how many dispatchers follow.
 /// Those are placed by their maintainers, one by one; who gets how many is not foreseen here.
 pub fn preview_feeds(
     cluster: &Cluster,
     node: NodeIx,
-    closed: &[NodeIx],
+    loads: &mut Loads,
     batch: u32,
     dispatchers: Option<&BTreeMap<FeedName, u32>>,
 ) -> (Vec<Move>, Vec<Reason>) {
     let id = &cluster.node(node).rec.id;
-    let mut load: BTreeMap<&NodeId, usize> = BTreeMap::new();
-    for (ix, entry) in cluster.nodes().filter(|(ix, entry)| entry.may_place() && !closed.contains(ix)) {
-        debug_assert_ne!(ix, node);
-        load.insert(&entry.rec.id, cluster.maintainer_count(&entry.rec.id));
-    }
     let (mut moves, mut waits) = (Vec::new(), Vec::new());
-    for (at, name) in cluster.maintainers_on(id).enumerate() {
+    for name in cluster.maintainers_on(id) {
         let Some(feed) = cluster.feed(name.as_str()) else { continue };
+        // One that is on its way to another node need not go anywhere else.
+        if feed.maintainer.as_ref().is_none_or(|maintainer| maintainer.node != *id) {
+            continue;
+        }
         let may = |to: &NodeId| {
             cluster.node_by_id(to.as_str()).is_some_and(|entry| entry.rec.satisfies(&feed.spec.constraints))
         };
-        let least = load.iter().filter(|(to, _)| may(to)).min_by_key(|(to, count)| (**count, (**to).clone()));
+        let open = loads.0.iter_mut().filter(|(to, _)| may(to));
         let unit = format!("maintainer/{name}");
-        match least.map(|(to, _)| *to) {
-            Some(to) => {
-                let wave = 1 + at as u32 / batch.max(1);
+        match open.min_by_key(|(to, count)| (**count, (*to).clone())) {
+            Some((to, count)) => {
+                *count += 1;
+                let wave = 1 + moves.len() as u32 / batch.max(1);
                 moves.push(Move { unit, to: Some(to.to_string()), wave });
-                load.entry(to).and_modify(|count| *count += 1);
             }
             None => {
                 let message = "no other open node may maintain it".to_owned();

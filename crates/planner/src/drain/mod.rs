@@ -20,7 +20,7 @@ mod preview;
 mod queue;
 mod status;
 
-pub use feeds::{FeedsLeft, SeenFeeds, preview_feeds};
+pub use feeds::{FeedsLeft, Loads, SeenFeeds, preview_feeds};
 pub use leave::{Class, Leave, class_of, must_leave};
 pub use preview::{Move, Preview, preview};
 pub use queue::{

@@ -226,7 +226,8 @@ fn begin(txn: &Txn<'_>, part: &mut DrainNode) {
     part.progress_at = Some(now);
     part.deadline = part.options.deadline.map(|span| now + span);
     let units = |ix| left(txn, ix, part.options.ignore_system).count() as u32;
-    part.total = txn.node_ix(part.node.as_str()).map_or(0, units);
+    let maintainers = txn.maintainer_count(&part.node) as u32;
+    part.total = txn.node_ix(part.node.as_str()).map_or(0, units) + maintainers;
 }
 
 /// What a drain of this node still has to see off: everything the node has not reported stopped.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Change, Cluster, Code, Drain, DrainNode, DrainOptions, DrainState, Ending, Intent, Meta, Millis, NodeId,
-    NodeIx, Return, Then, Time,
+    Change, Cluster, Code, Drain, DrainNode, DrainOptions, DrainState, Ending, FeedName, Intent, Meta,
+    Millis, NodeId, NodeIx, Return, Then, Time,
 };
 use planner::drain::{self, Dispatchers, Edges, Facts, Paused, Preview, Status};
 
@@ -14,6 +14,8 @@ use super::{Answer, ApiError, Coordinator, DrainRequest, ErrorKind, timers::Time
 const DRAINS_KEPT: usize = 200;
 /// Nobody waits longer than this for a drain.
 const DEADLINE_MAX: Millis = Millis::secs(30 * 24 * 3600);
+/// From one maintainer to the next, where nothing is in the way.
+const HAND_OVER_GUESS: Millis = Millis::secs(1);
 /// Bytes of message and metadata together.
 const META_BYTES_MAX: usize = 16 * 1024;
 
@@ -313,9 +315,12 @@ impl Coordinator {
                 DrainOptions { deadline: self.limits.default_deadline, ..Default::default() }
             }
         };
+        let said = nodes.iter().map(|ix| self.dispatchers_last_said(*ix).cloned().unwrap_or_default());
         Ok(Rehearsal {
             cluster: self.cluster.clone(),
             nodes: nodes.iter().map(|ix| self.cluster.node(*ix).rec.id.clone()).collect(),
+            dispatchers: said.collect(),
+            maintainer_batch: self.feed_limits.maintainer_batch,
             options: options(&before, request),
             limits: self.limits,
             now,
@@ -334,6 +339,9 @@ impl Coordinator {
 pub struct Rehearsal {
     cluster: Cluster,
     nodes: Vec<NodeId>,
+    /// Of each of them, as it said last.
+    dispatchers: Vec<BTreeMap<FeedName, u32>>,
+    maintainer_batch: u32,
     options: DrainOptions,
     limits: drain::Limits,
     now: Time,
@@ -343,8 +351,25 @@ impl Rehearsal {
     /// One preview per node, in the order of their turns.
     pub fn play(&self) -> Vec<(NodeId, Preview)> {
         let nodes: Vec<&str> = self.nodes.iter().map(NodeId::as_str).collect();
-        let previews = drain::preview(&self.cluster, &nodes, &self.options, self.limits, self.now);
+        let mut previews = drain::preview(&self.cluster, &nodes, &self.options, self.limits, self.now);
+        self.play_feeds(&mut previews);
         self.nodes.iter().cloned().zip(previews).collect()
+    }
+
+    /// Feeds move beside what runs there.
+    fn play_feeds(&self, previews: &mut [Preview]) {
+        let closed: Vec<NodeIx> =
+            self.nodes.iter().filter_map(|node| self.cluster.node_ix(node.as_str())).collect();
+        let mut loads = drain::Loads::without(&self.cluster, &closed);
+        for ((ix, said), preview) in closed.iter().zip(&self.dispatchers).zip(previews) {
+            let (moves, waits) =
+                drain::preview_feeds(&self.cluster, *ix, &mut loads, self.maintainer_batch, Some(said));
+            let waves = moves.last().map_or(0, |last| last.wave);
+            preview.waves = preview.waves.max(waves);
+            preview.eta = preview.eta.max(Millis(HAND_OVER_GUESS.0 * u64::from(waves)));
+            preview.moves.extend(moves);
+            preview.waits.extend(waits);
+        }
     }
 
     /// As it was when it was asked.

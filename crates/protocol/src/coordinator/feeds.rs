@@ -34,8 +34,21 @@ pub struct FeedSeen {
     stored_at: Time,
 }
 
+/// What became of moves in this term.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FeedMoves {
+    /// Maintainers that took over from another, and are at work.
+    pub maintainers_done: u64,
+    /// Maintainers that another took over from before they were at work.
+    pub maintainers_failed: u64,
+    pub dispatchers_done: u64,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct FeedDesk {
+    pub moves: FeedMoves,
+    /// Maintainers that take over from another and are not yet at work.
+    handed_over: BTreeMap<FeedName, MaintainerEpoch>,
     pub seen: BTreeMap<FeedName, FeedSeen>,
     pub dirty: BTreeSet<FeedName>,
     /// Those whose `wait` says something: there may be many feeds, and few that wait.
@@ -51,6 +64,10 @@ pub(super) struct FeedDesk {
 impl Coordinator {
     pub fn feed_seen(&self, feed: &FeedName) -> Option<&FeedSeen> {
         self.feeds.seen.get(feed)
+    }
+
+    pub fn feed_moves(&self) -> FeedMoves {
+        self.feeds.moves
     }
 
     pub(super) fn plan_feeds(&mut self, now: Time) {
@@ -92,10 +109,19 @@ impl Coordinator {
             gave_up: &|feed| phase(feed) == Some(Phase::Quiesced),
         };
         let mut budget = Budget::new(&self.cluster, &seen, self.feed_limits, now);
-        let planned: Vec<Planned> = dirty
-            .iter()
-            .map(|name| self.change(now, |txn, _| feeds::plan(txn, name, &seen, &mut budget)))
-            .collect();
+        let epoch = |cluster: &model::Cluster, name: &FeedName| {
+            cluster.feed(name.as_str()).and_then(|feed| feed.maintainer.as_ref()).map(|taker| taker.epoch)
+        };
+        let mut planned: Vec<Planned> = Vec::with_capacity(dirty.len());
+        for name in &dirty {
+            let before = epoch(&self.cluster, name);
+            planned.push(self.change(now, |txn, _| feeds::plan(txn, name, &seen, &mut budget)));
+            let after = epoch(&self.cluster, name);
+            if let (Some(_), Some(taker)) = (before, after.filter(|_| before != after)) {
+                let unfinished = self.feeds.handed_over.insert(name.clone(), taker);
+                self.feeds.moves.maintainers_failed += u64::from(unfinished.is_some());
+            }
+        }
         self.feeds.seen = seen_of;
         for (name, planned) in dirty.into_iter().zip(planned) {
             self.feeds.dirty.remove(&name);
@@ -110,6 +136,7 @@ impl Coordinator {
             self.feeds.unacked.remove(name);
             self.feeds.grants.remove(name);
             self.feeds.uneven.remove(name);
+            self.feeds.handed_over.remove(name);
             return;
         }
         if let Some(at) = planned.wake_at {
@@ -336,7 +363,11 @@ impl Coordinator {
             return;
         }
         let phase_changed = before.is_none_or(|before| before.phase != report.phase);
-        let moved = report.moved - before.map_or(0, |before| before.moved).min(report.moved);
+        // What one that was there before this coordinator has moved was told by another.
+        let ours =
+            feed.maintainer.as_ref().is_some_and(|maintainer| maintainer.since >= self.in_office_since);
+        let counted = before.map_or(if ours { 0 } else { report.moved }, |before| before.moved);
+        let moved = report.moved - counted.min(report.moved);
         let due = now.since(seen.stored_at) >= CHECKPOINT_STORED_EVERY;
         let mut next = feed.clone();
         if let Some(names) = report.spans.clone() {
@@ -352,6 +383,11 @@ impl Coordinator {
         let cleaned = report.phase == Phase::Cleaned && feed.state == FeedState::Removing;
         let said = report.clone();
         seen.report = Some(report);
+        self.feeds.moves.dispatchers_done += moved;
+        if said.phase == Phase::Working && self.feeds.handed_over.get(&name) == Some(&said.epoch) {
+            self.feeds.handed_over.remove(&name);
+            self.feeds.moves.maintainers_done += 1;
+        }
         if cleaned {
             self.change(now, |txn, _| txn.put(Change::FeedGone(name.clone())));
             self.forget_maintainer(node, &said);

@@ -34,7 +34,7 @@ use planner::{Ids, drain::Limits};
 pub use captures::{ANOTHER_DRAIN, CaptureLeft, Liveness, NODE_DISABLED};
 pub use drains::Rehearsal;
 use feeds::FeedDesk;
-pub use feeds::FeedSeen;
+pub use feeds::{FeedMoves, FeedSeen};
 pub use request::{
     Answer, ApiError, Applied, Apply, ApplyFeed, Asked, DrainRequest, ErrorKind, Outcome, Request,
     WantedIntent,
@@ -204,8 +204,9 @@ pub struct Coordinator {
     roster: RosterTable,
     feeds: FeedDesk,
     feed_limits: FeedLimits,
-    /// Who is in office here.
+    /// Who is in office here, and since when.
     candidate: String,
+    in_office_since: Time,
     /// Since when this coordinator's own node is closed: drains pause under it.
     paused_since: Option<Time>,
     /// Nodes whose edges may have to be told what to do.
@@ -241,6 +242,7 @@ impl Coordinator {
             feeds: FeedDesk::default(),
             feed_limits: start.feeds,
             candidate: start.candidate.clone(),
+            in_office_since: now,
             paused_since: None,
             edges_touched: BTreeSet::new(),
             cluster: start.cluster,

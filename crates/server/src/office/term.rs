@@ -268,6 +268,7 @@ impl Tenure {
         let begun = Instant::now();
         let outputs = self.coordinator.handle(self.clock.now(), input);
         self.shared.metrics.plan.observe(begun.elapsed().as_secs_f64());
+        self.tally.count_feeds(&self.shared.metrics, self.coordinator.feed_moves());
         self.perform(outputs)
     }
 

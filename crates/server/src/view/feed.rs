@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Feed, FeedState, Time, spec::FeedFile};
+use model::{Checkpoint, Feed, FeedState, Time, spec::FeedFile};
 use protocol::{
     coordinator::Coordinator,
     message::feed::{FeedReport, Phase},
@@ -10,7 +10,7 @@ use protocol::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ReasonView, rfc3339};
+use super::{ReasonView, node::dispatchers_said, rfc3339};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FeedView {
@@ -76,14 +76,7 @@ pub(crate) fn feed_view(coordinator: &Coordinator, feed: &Feed, now: Time) -> Fe
     // What an earlier maintainer said last is better than nothing, but for how far this one is.
     let current = report.filter(|report| maintained.is_some_and(|now| now.epoch == report.epoch));
     let troubles = report.map(troubles).unwrap_or_default();
-    let said = report.and_then(|report| report.checkpoint);
-    let checkpoint = match (said, feed.checkpoint) {
-        (Some(mut said), Some(stored)) => {
-            said.raise(stored);
-            Some(said)
-        }
-        (said, stored) => said.or(stored),
-    };
+    let checkpoint = checkpoint(report, feed);
     let wait = seen.and_then(|seen| seen.wait.as_ref());
     FeedView {
         name: feed.name.to_string(),
@@ -112,6 +105,42 @@ pub(crate) fn feed_view(coordinator: &Coordinator, feed: &Feed, now: Time) -> Fe
             .collect(),
         spec: FeedFile::shown(&feed.name, &feed.spec),
         created_at: rfc3339(feed.created_at),
+    }
+}
+
+fn checkpoint(report: Option<&FeedReport>, feed: &Feed) -> Option<Checkpoint> {
+    match (report.and_then(|report| report.checkpoint), feed.checkpoint) {
+        (Some(mut said), Some(stored)) => {
+            said.raise(stored);
+            Some(said)
+        }
+        (said, stored) => said.or(stored),
+    }
+}
+
+/// What is counted of feeds for a scrape.
+#[derive(Debug, Default)]
+pub(crate) struct FeedFigures {
+    /// Seconds, of feeds that have begun.
+    pub lags: Vec<(String, f64)>,
+    /// Maintainers and dispatchers of each worker.
+    pub nodes: Vec<(String, i64, i64)>,
+}
+
+impl FeedFigures {
+    pub fn of(coordinator: &Coordinator, now: Time) -> FeedFigures {
+        let cluster = coordinator.cluster();
+        let lag = |feed: &Feed| {
+            let report = coordinator.feed_seen(&feed.name).and_then(|seen| seen.report.as_ref());
+            let lag = now.since(checkpoint(report, feed)?.at);
+            Some((feed.name.to_string(), lag.as_duration().as_secs_f64()))
+        };
+        let workers = cluster.nodes().filter(|(_, node)| node.rec.roles.worker);
+        let nodes = workers.map(|(ix, node)| {
+            let maintainers = cluster.maintainer_count(&node.rec.id) as i64;
+            (node.rec.id.to_string(), maintainers, dispatchers_said(coordinator, ix) as i64)
+        });
+        FeedFigures { lags: cluster.feeds().filter_map(lag).collect(), nodes: nodes.collect() }
     }
 }
 

@@ -34,8 +34,8 @@ pub use drain::{
 };
 pub(crate) use drain::{DrainFigures, drain_reasons, drain_status_view, drain_view, plan_view};
 pub use event::{EventView, ResetView};
-pub(crate) use feed::feed_view;
 pub use feed::{CheckpointView, FeedTroubleView, FeedView, MaintainerView};
+pub(crate) use feed::{FeedFigures, feed_view};
 pub use instance::{ExitView, InstanceView};
 pub(crate) use instance::{instance_view, visible_actual};
 pub use node::{CountsView, NodeView, ResourcesView, UnclaimedView};

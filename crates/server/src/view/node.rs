@@ -147,7 +147,7 @@ pub(crate) fn node_view(coordinator: &Coordinator, ix: NodeIx, acting: &str, now
 }
 
 /// As the node itself said last.
-pub(crate) fn dispatchers_said(coordinator: &Coordinator, ix: NodeIx) -> u64 {
+pub(super) fn dispatchers_said(coordinator: &Coordinator, ix: NodeIx) -> u64 {
     let said = coordinator.dispatchers_last_said(ix);
     said.map_or(0, |counts| counts.values().map(|count| u64::from(*count)).sum())
 }

@@ -48,7 +48,7 @@ fn as_tiup((status, body): &(StatusCode, Value)) -> Option<u64> {
 }
 
 /// A feed that node-1 maintains, and that has `counts` dispatchers on each node.
-async fn feed(daemon: &Daemon, nodes: &[FakeNode], counts: &[u32]) {
+pub async fn feed(daemon: &Daemon, nodes: &[FakeNode], counts: &[u32]) {
     let spec =
         json!({"source": {"kind": "log", "path": "/tmp/in"}, "sink": {"kind": "file", "path": "/tmp/out"}});
     let (status, body) = daemon.put("/v1/feeds/orders", spec).await;
@@ -64,7 +64,7 @@ async fn feed(daemon: &Daemon, nodes: &[FakeNode], counts: &[u32]) {
     assert_eq!(daemon.get("/v1/feeds/orders").await["maintainer"]["node"], "node-1");
 }
 
-fn give(node: &FakeNode, count: u32) {
+pub fn give(node: &FakeNode, count: u32) {
     node.feeds.lock().unwrap().dispatchers.insert(FeedName::new("orders"), count);
 }
 
