@@ -28,9 +28,6 @@ pub struct SeenFeeds<'a> {
     pub wait: &'a dyn Fn(&FeedName) -> Option<FeedWait>,
 }
 
-/// Why a feed's maintainer is not where it should be, in words, and since when.
-pub type FeedWait = (Code, String, Time);
-
 /// What is left, and what each feed waits for.
 pub(super) fn left(cluster: &Cluster, part: &DrainNode, seen: &SeenFeeds<'_>) -> (FeedsLeft, Vec<Reason>) {
     let mut waits = Vec::new();
