@@ -79,7 +79,7 @@ pub async fn off_a_node(report: &mut Report) -> anyhow::Result<()> {
     api.drain("n1").await?;
     let ended = api.until_drained("n1", ASK_EVERY).await?;
     let took = begun.elapsed().as_secs_f64();
-    ensure!(u64::from(ended.done) >= DISPATCHERS, "{} of {DISPATCHERS} moved", ended.done);
+    ensure!(ended.done >= DISPATCHERS, "{} of {DISPATCHERS} moved", ended.done);
     let after = until_settled(&api, "idle", DISPATCHERS).await?;
     ensure!(!after.dispatchers.contains_key("n1"), "n1 has some left: {:?}", after.dispatchers);
     report.line("dispatchers_10k_off_a_node_cpu", stage.cpu_seconds() - before, "cpu s", Bar::None);
