@@ -157,7 +157,7 @@ async fn asked_of_coordinator(state: &ApiState) -> Answer<u8> {
         other => return Err(unanswered(format!("it answers {other}"))),
     }
     let node: NodeView = answer.json().await.map_err(|error| unanswered(cause_of(&error)))?;
-    Ok(node.liveness)
+    node.liveness.ok_or_else(|| unanswered("it is of an older version".to_owned()))
 }
 
 async fn left(state: &ApiState, id: String) -> Answer<CaptureLeft> {

@@ -43,8 +43,10 @@ pub struct NodeView {
     /// What runs there and is in no record: shown, counted, left running.
     pub unclaimed: Vec<UnclaimedView>,
     pub drain_epoch: Option<u64>,
-    /// What it is to those who know it as a capture: 0 alive, 1 stopping, 2 draining.
-    pub liveness: u8,
+    /// What it is to those who know it as a capture: 0 alive, 1 stopping, 2 draining. Null from a coordinator
+    /// that does not say.
+    #[serde(default)]
+    pub liveness: Option<u8>,
     pub reasons: Vec<ReasonView>,
     pub registered_at: String,
 }
@@ -137,7 +139,7 @@ pub(crate) fn node_view(coordinator: &Coordinator, ix: NodeIx, acting: &str, now
         .to_owned(),
         unclaimed: seen.map(|seen| seen.unclaimed.iter().map(Into::into).collect()).unwrap_or_default(),
         drain_epoch: entry.drain.as_ref().map(|drain| drain.epoch),
-        liveness: Liveness::of(entry).number(),
+        liveness: Some(Liveness::of(entry).number()),
         reasons: reasons(entry, seen, now)
             .into_iter()
             .chain(drain_reasons(coordinator, entry, now))
