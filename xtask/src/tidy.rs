@@ -32,9 +32,21 @@ const IMPURE: [&str; 14] = [
     "static mut",
 ];
 /// Arrows point up this list only.
-const ORDER: [&str; 13] = [
-    "model", "planner", "checker", "protocol", "store", "wire", "backends", "server", "worker", "edge",
-    "sim", "tidegate", "bench",
+const ORDER: [&str; 14] = [
+    "model",
+    "planner",
+    "checker",
+    "protocol",
+    "store",
+    "wire",
+    "backends",
+    "pipelines",
+    "server",
+    "worker",
+    "edge",
+    "sim",
+    "tidegate",
+    "bench",
 ];
 /// What a library must not pass on from outside as a panic.
 const UNFINISHED: [&str; 3] = ["todo!(", "unimplemented!(", "#[ignore"];

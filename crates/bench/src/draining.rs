@@ -31,6 +31,7 @@ pub fn run(report: &mut Report) {
         candidate: "bench".into(),
         api: "127.0.0.1:7070".into(),
         drain: Default::default(),
+        feeds: Default::default(),
     };
     let now = Time(60_000);
     let (mut coordinator, outputs) = Coordinator::new(start, now);

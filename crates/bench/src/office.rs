@@ -30,6 +30,7 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
         candidate: "bench".into(),
         api: "127.0.0.1:7070".into(),
         drain: Default::default(),
+        feeds: Default::default(),
     };
     let begun = Instant::now();
     let (mut coordinator, outputs) = Coordinator::new(start, Time(60_000));
@@ -41,11 +42,13 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
         let hello = Hello {
             node: node.id.clone(),
             life: node.life,
+            succeeds: None,
             roles: node.roles,
             labels: node.labels.clone(),
             capacity: node.capacity,
             host: node.host.clone(),
             api: node.api.clone(),
+            rpc: String::new(),
             memory_caps: node.memory_caps.clone(),
             cluster: Some(model::ClusterId(1)),
             inventory: std::mem::take(&mut inventories[n]),

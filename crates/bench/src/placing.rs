@@ -31,6 +31,7 @@ pub fn place_a_million(nodes: usize) -> (Cluster, usize, f64, f64) {
         instance_ids_reserved: 1 << 30,
         audit_next: 0,
         drain_epoch: 0,
+        maintainer_epoch: 0,
     }));
     for n in 0..nodes {
         cluster.apply(&Change::Node(node(n)));
@@ -75,6 +76,7 @@ pub fn node(n: usize) -> Node {
         memory_caps: MemoryCaps::CgroupV2,
         foreign: false,
         registered_at: Time(0),
+        lingers: None,
     }
 }
 

@@ -62,6 +62,7 @@ async fn cold_office(report: &mut Report, cluster: &Cluster) -> anyhow::Result<(
         candidate: "bench".into(),
         api: "127.0.0.1:7070".into(),
         drain: Default::default(),
+        feeds: Default::default(),
     };
     let (coordinator, _) = Coordinator::new(start, Time(10_000));
     let took = begun.elapsed().as_secs_f64();

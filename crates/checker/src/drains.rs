@@ -35,7 +35,9 @@ pub fn uses_a_slot(cluster: &Cluster, node: NodeIx) -> bool {
         stateful && !drain.include_stateful
     };
     let left: Vec<&Instance> = remaining(cluster, node, drain.ignore_system).collect();
-    left.is_empty() || !left.into_iter().all(blocks)
+    // A maintainer that has nowhere to go waits, like an instance that finds no room.
+    let maintains = cluster.maintainer_count(&cluster.node(node).rec.id) > 0;
+    maintains || left.is_empty() || !left.into_iter().all(blocks)
 }
 
 /// A node is in one unfinished drain at most.

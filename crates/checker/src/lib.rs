@@ -8,6 +8,7 @@
 //! planner or the protocol.
 
 mod drains;
+mod feeds;
 mod observer;
 mod state;
 mod violation;

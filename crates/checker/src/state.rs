@@ -7,7 +7,7 @@ use model::{
     Resources, ServiceEntry, ServiceIx, Settled, Time, VolumeId,
 };
 
-use crate::{Violation, drains::nodes_are_in_one};
+use crate::{Violation, drains::nodes_are_in_one, feeds::feeds_have_one_maintainer};
 
 /// Everything that is wrong with this state. Capacity that an operator lowered below what runs is not:
 /// see [`capacity_below_use`].
@@ -22,6 +22,7 @@ pub fn check(cluster: &Cluster) -> Vec<Violation> {
     place_index_agrees(cluster, &mut found);
     nodes_are_in_one(cluster, &mut found);
     scratch_data_is_taken_once(cluster, &mut found);
+    feeds_have_one_maintainer(cluster, &mut found);
     found
 }
 

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use model::{Desired, InstanceId, NodeId, ProcessEpoch, ServiceName, VolumeId};
+use model::{Desired, FeedName, InstanceId, NodeId, ProcessEpoch, ServiceName, VolumeId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
+    /// A feed might have two maintainers that act.
+    Feed { feed: FeedName, what: String },
     /// The memory a node is booked with is not the sum of what is on it.
     MemoryMiscounted { node: NodeId, booked: u64, sum: u64 },
     /// A placement took a node over its capacity.
@@ -56,6 +58,7 @@ impl Violation {
             | Violation::OverCapacity { .. }
             | Violation::PlacedWhereItMayNot { .. } => 1,
             Violation::TooManyDraining { .. } => 2,
+            Violation::Feed { .. } => 3,
             Violation::Drain { invariant, .. } => *invariant,
             Violation::TooMany { .. } => 5,
             Violation::SlotTwice { .. }
@@ -79,6 +82,7 @@ impl Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Violation::Feed { feed, what } => write!(f, "feed {feed}: {what}"),
             Violation::MemoryMiscounted { node, booked, sum } => {
                 write!(f, "{node} is booked with {booked} bytes, its instances take {sum}")
             }

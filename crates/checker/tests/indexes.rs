@@ -75,6 +75,7 @@ fn node(n: u32, intent: Intent, health: Health, zone: u8) -> Node {
         memory_caps: MemoryCaps::CgroupV2,
         foreign: false,
         registered_at: Time(0),
+        lingers: None,
     }
 }
 

@@ -1,7 +1,8 @@
 //! One write to the state.
 
 use crate::{
-    AuditEntry, Drain, Instance, InstanceId, Meta, Node, NodeId, Service, ServiceName, Volume, VolumeId,
+    AuditEntry, Drain, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeId, Service, ServiceName,
+    Volume, VolumeId,
 };
 
 /// What [`crate::Cluster::apply`] takes and the store keeps. Whole records: what is stored never
@@ -20,6 +21,8 @@ pub enum Change {
     AuditGone(u64),
     Drain(Drain),
     DrainGone(u64),
+    Feed(Feed),
+    FeedGone(FeedName),
 }
 
 /// Which record a change writes.
@@ -32,6 +35,7 @@ pub enum Key {
     Volume(VolumeId),
     Audit(u64),
     Drain(u64),
+    Feed(FeedName),
 }
 
 impl Change {
@@ -49,6 +53,8 @@ impl Change {
             Change::AuditGone(number) => Key::Audit(*number),
             Change::Drain(drain) => Key::Drain(drain.epoch),
             Change::DrainGone(epoch) => Key::Drain(*epoch),
+            Change::Feed(feed) => Key::Feed(feed.name.clone()),
+            Change::FeedGone(name) => Key::Feed(name.clone()),
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    AuditEntry, Change, Drain, DrainState, Instance, InstanceId, Meta, Node, NodeDrain, NodeId, NodeIx,
-    PlaceIndex, Resources, Service, ServiceIx, ServiceName, Settled, Spread, Volume, VolumeId, index,
-    settled, spread,
+    AuditEntry, Change, Drain, DrainState, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeDrain,
+    NodeId, NodeIx, PlaceIndex, Resources, Service, ServiceIx, ServiceName, Settled, Spread, Volume,
+    VolumeId, feed_table::FeedTable, index, settled, spread,
 };
 
 /// A node with what is on it.
@@ -99,6 +99,7 @@ pub struct Cluster {
     volumes: BTreeMap<VolumeId, Volume>,
     audit: BTreeMap<u64, AuditEntry>,
     drains: BTreeMap<u64, Drain>,
+    feeds: FeedTable,
     place: PlaceIndex,
 }
 
@@ -207,6 +208,24 @@ impl Cluster {
         self.drains.values().rev().find(unfinished).or_else(|| self.drains.values().rev().find(naming))
     }
 
+    /// All feeds, by name.
+    pub fn feeds(&self) -> impl Iterator<Item = &Feed> {
+        self.feeds.all()
+    }
+
+    pub fn feed(&self, name: &str) -> Option<&Feed> {
+        self.feeds.get(name)
+    }
+
+    /// Feeds whose maintainer is on a node: it is to run there, or has not confirmed that it stopped.
+    pub fn maintainers_on(&self, node: &NodeId) -> impl Iterator<Item = &FeedName> {
+        self.feeds.on(node)
+    }
+
+    pub fn maintainer_count(&self, node: &NodeId) -> usize {
+        self.feeds.count_on(node)
+    }
+
     pub fn place_index(&self) -> &PlaceIndex {
         &self.place
     }
@@ -241,6 +260,8 @@ impl Cluster {
             Change::DrainGone(epoch) => {
                 self.drains.remove(epoch);
             }
+            Change::Feed(feed) => self.feeds.put(feed),
+            Change::FeedGone(name) => self.feeds.remove(name),
         }
     }
 

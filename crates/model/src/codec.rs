@@ -3,22 +3,24 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::codec_v1::DrainV1;
+use crate::codec_v1::{DrainV1, MetaV1, NodeV1};
 use crate::{
-    Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Instance, InstanceId, Key, Meta, Node,
-    Scratch, Service, ServiceName, Time, Volume, VolumeId,
+    Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
+    Key, Meta, Node, Scratch, Service, ServiceName, Then, Time, Volume, VolumeId,
 };
 
 /// The first byte of every value. Records that have kept their first shape keep this one.
 const VERSION: u8 = 1;
-/// Records in their second shape: drains, and instances with scratch data to take or to leave (only
-/// those: a binary that would forget the data says that it cannot read the record).
+/// Records in their second shape: the cluster's own, nodes, drains, and instances with scratch data to take or to
+/// leave (only those: a binary that would forget the data says that it cannot read the record).
 const VERSION_2: u8 = 2;
+/// Drains after which a daemon waits to be killed (only those: an older binary has no word for it).
+const VERSION_3: u8 = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
     #[error(
-        "record {key} has version {version}; this binary knows up to {VERSION_2}: it was written by a newer tidegate"
+        "record {key} has version {version}; this binary knows up to {VERSION_3}: it was written by a newer tidegate"
     )]
     UnknownVersion { key: String, version: u8 },
     #[error("record {key} cannot be read")]
@@ -71,6 +73,7 @@ pub fn key_of(key: &Key) -> String {
         Key::Volume(id) => format!("v/{id}"),
         Key::Audit(number) => format!("a/{number:016x}"),
         Key::Drain(epoch) => format!("d/{epoch:016x}"),
+        Key::Feed(name) => format!("f/{name}"),
     }
 }
 
@@ -82,7 +85,12 @@ fn shard(id: InstanceId) -> u8 {
 /// The disjoint ranges `[from, to)` that hold all records. The first is small and holds everything
 /// that instances refer to.
 pub fn load_ranges() -> Vec<(String, String)> {
-    let mut ranges = vec![("m/".into(), "n0".into()), ("s/".into(), "w".into()), ("a/".into(), "e".into())];
+    let mut ranges = vec![
+        ("m/".into(), "n0".into()),
+        ("s/".into(), "w".into()),
+        ("a/".into(), "e".into()),
+        ("f/".into(), "g".into()),
+    ];
     ranges.extend((0..=255u32).map(|shard| {
         let to = if shard == 255 { "j".to_owned() } else { format!("i/{:02x}", shard + 1) };
         (format!("i/{shard:02x}"), to)
@@ -93,18 +101,20 @@ pub fn load_ranges() -> Vec<(String, String)> {
 /// A change as key and value; no value deletes.
 pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<u8>>) {
     let value = match change {
-        Change::Meta(meta) => Some(encode(meta)),
-        Change::Node(node) => Some(encode(node)),
+        Change::Meta(meta) => Some(encode_2(meta)),
+        Change::Node(node) => Some(encode_2(node)),
         Change::Service(service) => Some(encode(service)),
         Change::Instance(instance) => Some(encode_instance(cluster, instance)),
         Change::Volume(volume) => Some(encode(volume)),
         Change::Audit(entry) => Some(encode(entry)),
-        Change::Drain(drain) => Some(encode_2(drain)),
+        Change::Drain(drain) => Some(encode_drain(drain)),
+        Change::Feed(feed) => Some(encode(feed)),
         Change::ServiceGone(_)
         | Change::InstanceGone(_)
         | Change::VolumeGone(_)
         | Change::AuditGone(_)
-        | Change::DrainGone(_) => None,
+        | Change::DrainGone(_)
+        | Change::FeedGone(_) => None,
     };
     (key_of(&change.key()), value)
 }
@@ -116,6 +126,12 @@ fn encode<T: Serialize>(record: &T) -> Vec<u8> {
 
 fn encode_2<T: Serialize>(record: &T) -> Vec<u8> {
     postcard::to_extend(record, vec![VERSION_2]).unwrap_or_default()
+}
+
+fn encode_drain(drain: &Drain) -> Vec<u8> {
+    let waits = drain.nodes.iter().any(|part| part.options.then == Then::AwaitStop);
+    let version = if waits { VERSION_3 } else { VERSION_2 };
+    postcard::to_extend(drain, vec![version]).unwrap_or_default()
 }
 
 fn encode_instance(cluster: &Cluster, instance: &Instance) -> Vec<u8> {
@@ -157,6 +173,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
         return match class {
             "s" => Ok(Change::ServiceGone(ServiceName::new(rest))),
             "v" => Ok(Change::VolumeGone(VolumeId::new(rest))),
+            "f" => Ok(Change::FeedGone(FeedName::new(rest))),
             "i" => Ok(Change::InstanceGone(instance_id(rest).ok_or_else(unknown)?)),
             "d" => Ok(Change::DrainGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
             "a" => Ok(Change::AuditGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
@@ -164,8 +181,8 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
         };
     };
     match class {
-        "m" => Ok(Change::Meta(decode::<Meta>(key, value)?)),
-        "n" => Ok(Change::Node(decode::<Node>(key, value)?)),
+        "m" => Ok(Change::Meta(decode_either::<Meta, MetaV1>(key, value)?)),
+        "n" => Ok(Change::Node(decode_either::<Node, NodeV1>(key, value)?)),
         "s" => {
             let service = decode::<Service>(key, value)?;
             match service.releases.contains_key(&service.release) {
@@ -177,7 +194,13 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             }
         }
         "v" => Ok(Change::Volume(decode::<Volume>(key, value)?)),
-        "d" => Ok(Change::Drain(decode_either::<Drain, DrainV1>(key, value)?)),
+        "d" => match value.split_first() {
+            Some((&VERSION_3, body)) => {
+                Ok(Change::Drain(postcard::from_bytes(body).map_err(|source| malformed(key, source))?))
+            }
+            Some(_) | None => Ok(Change::Drain(decode_either::<Drain, DrainV1>(key, value)?)),
+        },
+        "f" => Ok(Change::Feed(decode::<Feed>(key, value)?)),
         "a" => Ok(Change::Audit(decode::<AuditEntry>(key, value)?)),
         "i" => decode_instance(cluster, key, instance_id(rest).ok_or_else(unknown)?, value),
         _ => Err(unknown()),

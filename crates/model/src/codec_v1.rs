@@ -4,7 +4,58 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Code, Drain, DrainNode, DrainOptions, DrainState, NodeId, Time};
+use crate::{
+    ClusterId, Code, Drain, DrainNode, DrainOptions, DrainState, Health, Intent, Life, MemoryCaps, Meta,
+    Node, NodeId, ProcessEpoch, Resources, Roles, Time,
+};
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MetaV1 {
+    cluster: ClusterId,
+    instance_ids_reserved: u64,
+    audit_next: u64,
+    drain_epoch: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct NodeV1 {
+    id: NodeId,
+    roles: Roles,
+    intent: Intent,
+    health: Health,
+    health_since: Time,
+    labels: BTreeMap<String, String>,
+    capacity: Resources,
+    process_epoch: ProcessEpoch,
+    life: Life,
+    host: String,
+    api: String,
+    memory_caps: MemoryCaps,
+    foreign: bool,
+    registered_at: Time,
+}
+
+impl From<NodeV1> for Node {
+    fn from(old: NodeV1) -> Node {
+        Node {
+            id: old.id,
+            roles: old.roles,
+            intent: old.intent,
+            health: old.health,
+            health_since: old.health_since,
+            labels: old.labels,
+            capacity: old.capacity,
+            process_epoch: old.process_epoch,
+            life: old.life,
+            host: old.host,
+            api: old.api,
+            memory_caps: old.memory_caps,
+            foreign: old.foreign,
+            registered_at: old.registered_at,
+            lingers: None,
+        }
+    }
+}
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct DrainV1 {
@@ -32,6 +83,18 @@ struct DrainNodeV1 {
     blocked: bool,
     stalled: bool,
     left: Vec<(String, Code)>,
+}
+
+impl From<MetaV1> for Meta {
+    fn from(old: MetaV1) -> Meta {
+        Meta {
+            cluster: old.cluster,
+            instance_ids_reserved: old.instance_ids_reserved,
+            audit_next: old.audit_next,
+            drain_epoch: old.drain_epoch,
+            maintainer_epoch: 0,
+        }
+    }
 }
 
 impl From<DrainV1> for Drain {
@@ -75,6 +138,41 @@ mod tests {
     use crate::{Change, Cluster, decode_record};
 
     #[test]
+    fn a_node_of_version_1_is_read_with_what_it_had() {
+        let old = NodeV1 {
+            id: NodeId::new("node-1"),
+            roles: Roles::ALL,
+            intent: Intent::Drained,
+            health: Health::Degraded(Code::DiskFull),
+            health_since: Time(3),
+            labels: BTreeMap::from([("rack".to_owned(), "r1".to_owned())]),
+            capacity: Resources { memory: 5, cpu: 6 },
+            process_epoch: ProcessEpoch(7),
+            life: Life(8),
+            host: "h".to_owned(),
+            api: "h:1".to_owned(),
+            memory_caps: MemoryCaps::CgroupV1,
+            foreign: true,
+            registered_at: Time(9),
+        };
+        let bytes = postcard::to_extend(&old, vec![1]).expect("it is written");
+        let change = decode_record(&Cluster::default(), "n/node-1", Some(&bytes));
+        let Ok(Change::Node(node)) = change else { panic!("{change:?}") };
+        assert_eq!((node.intent, node.process_epoch, node.life), (Intent::Drained, ProcessEpoch(7), Life(8)));
+        assert_eq!((node.foreign, node.registered_at, node.lingers), (true, Time(9), None));
+    }
+
+    #[test]
+    fn the_clusters_own_record_of_version_1_is_read_with_what_it_had() {
+        let old = MetaV1 { cluster: ClusterId(3), instance_ids_reserved: 4, audit_next: 5, drain_epoch: 6 };
+        let bytes = postcard::to_extend(&old, vec![1]).expect("it is written");
+        let change = decode_record(&Cluster::default(), "m/meta", Some(&bytes));
+        let Ok(Change::Meta(meta)) = change else { panic!("{change:?}") };
+        assert_eq!((meta.cluster, meta.instance_ids_reserved), (ClusterId(3), 4));
+        assert_eq!((meta.audit_next, meta.drain_epoch, meta.maintainer_epoch), (5, 6, 0));
+    }
+
+    #[test]
     fn a_drain_of_version_1_is_read_with_what_it_had() {
         let part = DrainNodeV1 {
             node: NodeId::new("node-1"),
@@ -107,5 +205,28 @@ mod tests {
         assert_eq!((drain.nodes[0].total, drain.nodes[0].done), (4, 3));
         assert_eq!(drain.nodes[0].withdrawing_since, None);
         assert_eq!(drain.nodes[0].left.len(), 1);
+    }
+
+    #[test]
+    fn a_drain_after_which_a_daemon_waits_is_told_from_what_older_binaries_can_read() {
+        let mut drain = Drain {
+            epoch: 7,
+            by: "anonymous".to_owned(),
+            from: String::new(),
+            message: String::new(),
+            meta: BTreeMap::new(),
+            created_at: Time(4),
+            nodes: vec![DrainNode::queued(NodeId::new("node-1"), DrainOptions::default())],
+        };
+        let cluster = Cluster::default();
+        let version = |drain: &Drain| {
+            let (key, value) = crate::encode_change(&cluster, &Change::Drain(drain.clone()));
+            let read = decode_record(&cluster, &key, value.as_deref()).expect("it is read back");
+            assert_eq!(read, Change::Drain(drain.clone()));
+            value.and_then(|value| value.first().copied())
+        };
+        assert_eq!(version(&drain), Some(2));
+        drain.nodes[0].options.then = crate::Then::AwaitStop;
+        assert_eq!(version(&drain), Some(3));
     }
 }

@@ -62,7 +62,10 @@ pub struct DrainOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Then {
     Stay,
+    /// Its daemon ends by itself.
     Stop,
+    /// Its daemon stays up until whoever asked for the drain ends it.
+    AwaitStop,
 }
 
 /// What makes it active again.

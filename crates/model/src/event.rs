@@ -22,6 +22,11 @@ pub enum EventKind {
     DrainStalled,
     DrainEnded,
     DrainCancelled,
+    FeedApplied,
+    FeedRemoved,
+    FeedStateChanged,
+    FeedMaintainerMoved,
+    FeedDispatcherMoved,
 }
 
 impl EventKind {
@@ -43,6 +48,11 @@ impl EventKind {
             EventKind::DrainStalled => "drain.stalled",
             EventKind::DrainEnded => "drain.ended",
             EventKind::DrainCancelled => "drain.cancelled",
+            EventKind::FeedApplied => "feed.applied",
+            EventKind::FeedRemoved => "feed.removed",
+            EventKind::FeedStateChanged => "feed.state_changed",
+            EventKind::FeedMaintainerMoved => "feed.maintainer_moved",
+            EventKind::FeedDispatcherMoved => "feed.dispatcher_moved",
         }
     }
 }

@@ -53,6 +53,14 @@ name_type!(
     /// A directory on a node that outlives instances: `SERVICE-VOLUME-SLOT`.
     VolumeId
 );
+name_type!(
+    /// A feed, by the name in its file.
+    FeedName
+);
+name_type!(
+    /// What a dispatcher works: a table, a partition of a log.
+    SpanName
+);
 
 macro_rules! number_type {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
@@ -84,6 +92,15 @@ number_type!(
 number_type!(
     /// Drawn at random when a store is first used. Nodes remember it and refuse orders of another.
     ClusterId(u64)
+);
+number_type!(
+    /// Rises with each maintainer of any feed; nodes refuse what an earlier one of theirs asks.
+    MaintainerEpoch(u64)
+);
+number_type!(
+    /// Rises with each start of a span; the sink refuses what an earlier one writes. The upper half is
+    /// the maintainer epoch that gave it, so that a successor's are higher whatever it knows.
+    SpanEpoch(u64)
 );
 number_type!(
     /// Where a node stands in this process's [`crate::Cluster`]. Never stored, never sent.

@@ -1,4 +1,4 @@
-//! What exists: ids, nodes, services, instances, volumes, reason codes, changes and events, and
+//! What exists: ids, nodes, services, instances, volumes, feeds, reason codes, changes and events, and
 //! [`Cluster`], the records with their indexes.
 //!
 //! Owns the shape of the state and the one place that mutates it, [`Cluster::apply`].
@@ -12,6 +12,8 @@ mod codec;
 mod codec_v1;
 mod drain;
 mod event;
+mod feed;
+mod feed_table;
 mod ids;
 mod index;
 mod instance;
@@ -31,18 +33,19 @@ pub use cluster::{Cluster, Here, NodeEntry, ServiceEntry};
 pub use codec::{CodecError, decode_record, encode_change, key_of, load_ranges};
 pub use drain::{Drain, DrainNode, DrainOptions, DrainState, Ending, NodeDrain, Return, Then};
 pub use event::{Event, EventKind};
+pub use feed::{Checkpoint, Feed, FeedState, Maintainer, Origin, SpanSet};
 pub use ids::{
-    ClusterId, InstanceId, Life, NodeId, NodeIx, ParseIdError, ProcessEpoch, ServiceIx, ServiceName, Term,
-    VolumeId,
+    ClusterId, FeedName, InstanceId, Life, MaintainerEpoch, NodeId, NodeIx, ParseIdError, ProcessEpoch,
+    ServiceIx, ServiceName, SpanEpoch, SpanName, Term, VolumeId,
 };
 pub use index::{Candidate, PlaceIndex};
 pub use instance::{Actual, Desired, Exit, Instance, Scratch};
-pub use node::{Health, Intent, MemoryCaps, Node, Resources, Role, Roles};
+pub use node::{Health, Intent, Lingering, MemoryCaps, Node, Resources, Role, Roles};
 pub use reason::{ALL_CODES, Code, Reason};
 pub use record::{AuditEntry, Meta, Volume};
 pub use service::{Rollout, RolloutState, Service};
 pub use settled::Settled;
-pub use spec::{Kind, ServiceSpec};
+pub use spec::{FeedSpec, Kind, PipelineSpec, ServiceSpec};
 pub use spread::Spread;
 pub use time::{Millis, Time};
 pub use txn::Txn;

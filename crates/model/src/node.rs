@@ -107,6 +107,16 @@ pub struct Node {
     /// It remembers another cluster and takes no orders from this one.
     pub foreign: bool,
     pub registered_at: Time,
+    /// An earlier life that nothing proved to be over: what it ran counts as running.
+    pub lingers: Option<Lingering>,
+}
+
+/// A life of a daemon that another took over from without its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lingering {
+    pub epoch: ProcessEpoch,
+    /// Its lease is over by then.
+    pub until: Time,
 }
 
 impl Node {

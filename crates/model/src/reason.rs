@@ -138,6 +138,24 @@ codes! {
     CaretakerLeads = "caretaker_leads", "bring up a candidate whose node is open, or enable the node of one";
     /// Its scratch data could not be brought along: it began with an empty directory.
     DiskNotCopied = "disk_not_copied", "see the message; what its predecessor left may still be on the old node";
+    /// The feed's source does not answer, or refuses.
+    SourceUnreachable = "source_unreachable", "look at the source and the network; the feed goes on from its checkpoint by itself";
+    /// The feed's sink does not answer, or refuses.
+    SinkUnreachable = "sink_unreachable", "look at the sink and the network; the feed goes on from its checkpoint by itself";
+    /// The source is not set up for this feed.
+    SourceUnfit = "source_unfit", "the message says what to set";
+    /// The sink is not set up for this feed.
+    SinkUnfit = "sink_unfit", "the message says what to set";
+    /// A row could not be written to the sink.
+    RowRefused = "row_refused", "make the sink's table fit, or mend the row; the feed stands there until then";
+    /// A directory that every node of the feed must have is missing here, or is another one.
+    PathNotShared = "path_not_shared", "mount the same directory on every node that may run the feed, or constrain the feed";
+    /// The feed's command ended, does not answer, or printed what it should not.
+    CommandFailed = "command_failed", "look at what it wrote: `tidegate feed status`";
+    /// The node cannot be reached by the feed's maintainer.
+    PeerUnreachable = "peer_unreachable", "look at the network between the two nodes";
+    /// The maintainer asks the nodes what they run.
+    MaintainerStarting = "maintainer_starting", "wait";
 }
 
 impl fmt::Display for Code {

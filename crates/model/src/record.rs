@@ -15,6 +15,9 @@ pub struct Meta {
     pub audit_next: u64,
     /// The epoch of the last drain.
     pub drain_epoch: u64,
+    /// The epoch of the last maintainer of any feed: a feed that is removed and made anew must not meet
+    /// what nodes remember of the one before.
+    pub maintainer_epoch: u64,
 }
 
 /// A directory on a node that outlives instances. The instance of its slot stays on its home node.

@@ -1,8 +1,8 @@
 //! A group of changes that is applied while it is being made, with the events that tell of them.
 
 use crate::{
-    Change, Cluster, Drain, DrainNode, DrainState, Ending, Event, EventKind, Instance, Node, RolloutState,
-    Service, Time,
+    Change, Cluster, Drain, DrainNode, DrainState, Ending, Event, EventKind, Feed, Instance, Node,
+    RolloutState, Service, Time,
 };
 
 /// Applies each change at once, so that the next decision sees it, and keeps them in order for the
@@ -42,6 +42,10 @@ impl<'a> Txn<'a> {
                 }
             }
             Change::Drain(drain) => self.note_drain(drain),
+            Change::Feed(feed) => self.note_feed(feed),
+            Change::FeedGone(name) => {
+                self.note(EventKind::FeedRemoved, format!("feed/{name}"), "gone".into(), vec![]);
+            }
             Change::Meta(_)
             | Change::InstanceGone(_)
             | Change::VolumeGone(_)
@@ -174,6 +178,45 @@ impl<'a> Txn<'a> {
                     self.note(EventKind::DrainEnded, unit, ended(drain, part), fields())
                 }
             }
+        }
+    }
+
+    /// Something that no record shows by itself.
+    pub fn tell(
+        &mut self,
+        kind: EventKind,
+        unit: String,
+        message: String,
+        fields: Vec<(&'static str, String)>,
+    ) {
+        self.note(kind, unit, message, fields);
+    }
+
+    fn note_feed(&mut self, feed: &Feed) {
+        let unit = format!("feed/{}", feed.name);
+        let before = self.cluster.feed(feed.name.as_str()).cloned();
+        let Some(before) = before else {
+            return self.note(EventKind::FeedApplied, unit, "created".to_owned(), vec![]);
+        };
+        if before.spec != feed.spec {
+            self.note(EventKind::FeedApplied, unit.clone(), "changed".to_owned(), vec![]);
+        }
+        if before.state != feed.state {
+            let (from, to) = (before.state.as_str(), feed.state.as_str());
+            let fields = vec![("from", from.to_owned()), ("to", to.to_owned())];
+            self.note(EventKind::FeedStateChanged, unit.clone(), format!("from {from} to {to}"), fields);
+        }
+        let at = |feed: &Feed| feed.maintainer.as_ref().map(|maintainer| maintainer.node.clone());
+        if before.epoch != feed.epoch
+            && let Some(to) = at(feed)
+        {
+            let from = at(&before).map(|node| node.to_string()).unwrap_or_default();
+            let message = match from.is_empty() {
+                true => format!("maintainer placed on {to}"),
+                false => format!("maintainer from {from} to {to}"),
+            };
+            let fields = vec![("from", from), ("to", to.to_string()), ("epoch", feed.epoch.to_string())];
+            self.note(EventKind::FeedMaintainerMoved, unit, message, fields);
         }
     }
 

@@ -31,6 +31,7 @@ fn cluster() -> (Cluster, Instance) {
         memory_caps: MemoryCaps::CgroupV2,
         foreign: false,
         registered_at: now,
+        lingers: None,
     }));
     cluster.apply(&Change::Service(Service {
         name,

@@ -9,6 +9,7 @@
 
 pub mod balance;
 pub mod drain;
+pub mod feeds;
 mod history;
 mod ids;
 mod place;

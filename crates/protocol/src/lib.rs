@@ -9,9 +9,12 @@
 
 pub mod commit;
 pub mod coordinator;
+pub mod dispatchers;
 pub mod edge;
+pub mod maintainer;
 pub mod message;
 pub mod node;
+pub mod roster;
 mod timing;
 
 pub use timing::{Timing, TimingError};

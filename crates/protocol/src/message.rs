@@ -3,12 +3,16 @@
 //! Both ways are level-triggered: a lost message is made good by the next heartbeat, a late or
 //! repeated one is recognised by its number and dropped.
 
+pub mod feed;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Actual, ClusterId, Code, Exit, InstanceId, Life, MemoryCaps, Millis, NodeId, ProcessEpoch, Resources,
-    Roles, ServiceName, ServiceSpec, Term, VolumeId,
+    Actual, ClusterId, Code, Exit, FeedName, InstanceId, Life, MemoryCaps, Millis, NodeId, ProcessEpoch,
+    Resources, Roles, ServiceName, ServiceSpec, Term, VolumeId,
 };
+
+pub use feed::{FeedOrder, FeedReport, Roster};
 
 use crate::Timing;
 
@@ -46,6 +50,8 @@ pub enum DownBody {
     Answer(HeartbeatAnswer),
     Orders(Vec<Order>),
     Sets(Sets),
+    Roster(Arc<Roster>),
+    Feeds(Vec<FeedOrder>),
     /// What the edge of this daemon is to do.
     Duty(Duty),
     /// The node has drained and was to stop then: the daemon ends.
@@ -57,11 +63,15 @@ pub enum DownBody {
 pub struct Hello {
     pub node: NodeId,
     pub life: Life,
+    /// The life before this one in the same data directory, of which it holds the lock: that one is over.
+    pub succeeds: Option<Life>,
     pub roles: Roles,
     pub labels: BTreeMap<String, String>,
     pub capacity: Resources,
     pub host: String,
     pub api: String,
+    /// Where other daemons reach it, for feeds; empty if it takes none.
+    pub rpc: String,
     pub memory_caps: MemoryCaps,
     /// The cluster it belongs to, as far as it remembers.
     pub cluster: Option<ClusterId>,
@@ -85,6 +95,8 @@ pub struct Welcome {
     pub foreign: bool,
     /// Where the coordinator answers HTTP: daemons forward what they are asked.
     pub api: String,
+    /// Dispatchers that a node takes on at a time.
+    pub moves_per_node: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +118,12 @@ pub struct Heartbeat {
     /// Why the node should get nothing new: disk nearly full, memory pressure.
     pub degraded: Option<Code>,
     pub edge: EdgeReport,
+    /// The closed set it knows, in this life.
+    pub roster: Option<SetRevision>,
+    /// Of its maintainers, what changed and was not answered.
+    pub feeds: Vec<FeedReport>,
+    /// How many dispatchers it runs of each feed: its own inventory.
+    pub dispatchers: Vec<(FeedName, u32)>,
 }
 
 /// What the edge of a daemon serves.
@@ -144,6 +162,8 @@ pub struct HeartbeatAnswer {
     pub heartbeat: u64,
     /// Statuses that are stored: instance and the status's number.
     pub stored: Vec<(InstanceId, u64)>,
+    /// Reports of feeds that were taken, with their numbers.
+    pub feeds: Vec<(FeedName, u64)>,
 }
 
 /// What a node says of one instance.

@@ -89,6 +89,7 @@ impl Bench {
             candidate: candidate.to_owned(),
             api: String::new(),
             drain: Default::default(),
+            feeds: Default::default(),
         };
         let (coordinator, first) = Coordinator::new(start, now);
         let mut bench = Bench { coordinator, now, daemons: BTreeMap::new(), conns: 0 };
@@ -133,6 +134,7 @@ impl Bench {
                 Output::Reply { result, .. } => assert!(result.is_ok(), "{result:?}"),
                 Output::Close { .. } | Output::Event(_) | Output::ReadHead => {}
                 Output::Resign { why } => panic!("{why}"),
+                Output::HandOver => panic!("nobody asked"),
             }
         }
         if stored {
@@ -156,11 +158,13 @@ impl Bench {
         let hello = Hello {
             node: NodeId::new(node),
             life: Life(1),
+            succeeds: None,
             roles,
             labels: BTreeMap::new(),
             capacity: Resources { memory: 100, cpu: 100 },
             host: node.to_owned(),
             api: String::new(),
+            rpc: String::new(),
             memory_caps: MemoryCaps::CgroupV2,
             cluster: None,
             inventory: Vec::new(),
@@ -173,7 +177,7 @@ impl Bench {
         let daemon = self.daemons.get_mut(node).expect("a daemon");
         daemon.seq += 1;
         let (conn, seq, epoch, edge) = (daemon.conn, daemon.seq, daemon.epoch, daemon.edge.clone());
-        let body = UpBody::Heartbeat(Heartbeat { epoch, statuses, forgotten: vec![], degraded: None, edge });
+        let body = UpBody::Heartbeat(Heartbeat { epoch, statuses, edge, ..Default::default() });
         self.give(Input::Up { conn, message: Up { seq, body } });
     }
 
@@ -193,7 +197,7 @@ impl Bench {
 
     fn apply_web(&mut self, count: u32) {
         let web = Apply { name: ServiceName::new("web"), count: Some(count), spec: spec() };
-        self.ask(Request::Apply(vec![web]));
+        self.ask(Request::apply(vec![web]));
         self.nodes_obey();
     }
 

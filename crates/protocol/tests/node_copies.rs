@@ -57,11 +57,13 @@ impl Bench {
         let identity = Identity {
             node: NodeId::new("n1"),
             life: Life(1),
+            succeeds: None,
             roles: Roles::WORKER,
             labels: BTreeMap::new(),
             capacity: Resources { memory: 100, cpu: 100 },
             host: "n1".into(),
             api: "n1:1".into(),
+            rpc: String::new(),
             memory_caps: MemoryCaps::CgroupV2,
             memory: Memory { cluster: Some(ClusterId(5)), term: Term(2) },
         };
@@ -80,7 +82,13 @@ impl Bench {
     fn register(&mut self) {
         self.give(Input::Connected);
         self.seq = 0;
-        let welcome = Welcome { epoch: ProcessEpoch(1), timing: TIMING, foreign: false, api: String::new() };
+        let welcome = Welcome {
+            epoch: ProcessEpoch(1),
+            timing: TIMING,
+            foreign: false,
+            api: String::new(),
+            moves_per_node: 64,
+        };
         let out = self.down(DownBody::Welcome(welcome));
         self.answer(&out);
     }
@@ -98,7 +106,7 @@ impl Bench {
             })
             .collect();
         for heartbeat in heartbeats {
-            self.down(DownBody::Answer(HeartbeatAnswer { heartbeat, stored: vec![] }));
+            self.down(DownBody::Answer(HeartbeatAnswer { heartbeat, stored: vec![], feeds: vec![] }));
         }
     }
 

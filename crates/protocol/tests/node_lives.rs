@@ -55,11 +55,13 @@ impl Bench {
         let identity = Identity {
             node: NodeId::new("n1"),
             life: Life(1),
+            succeeds: None,
             roles: Roles::WORKER,
             labels: BTreeMap::new(),
             capacity: Resources { memory: 100, cpu: 100 },
             host: "n1".into(),
             api: "n1:1".into(),
+            rpc: String::new(),
             memory_caps: MemoryCaps::CgroupV2,
             memory,
         };
@@ -86,7 +88,13 @@ impl Bench {
     fn leased(&mut self) -> Vec<Output> {
         self.give(Input::Connected);
         self.seq = 0;
-        let welcome = Welcome { epoch: ProcessEpoch(1), timing: TIMING, foreign: false, api: String::new() };
+        let welcome = Welcome {
+            epoch: ProcessEpoch(1),
+            timing: TIMING,
+            foreign: false,
+            api: String::new(),
+            moves_per_node: 64,
+        };
         let out = self.down(2, DownBody::Welcome(welcome));
         self.answer(&out)
     }
@@ -98,7 +106,7 @@ impl Bench {
             _ => None,
         });
         let heartbeat = heartbeat.expect("a heartbeat was sent");
-        self.down(2, DownBody::Answer(HeartbeatAnswer { heartbeat, stored: vec![] }))
+        self.down(2, DownBody::Answer(HeartbeatAnswer { heartbeat, stored: vec![], feeds: vec![] }))
     }
 
     fn order(&mut self, revision: u32, what: What) -> Vec<Output> {

@@ -6,7 +6,7 @@ use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
 use prometheus_client::registry::Registry;
 
-use crate::view::DrainFigures;
+use crate::view::{DrainFigures, FeedFigures};
 
 /// From a hundredth of a millisecond to ten seconds.
 const SECONDS: [f64; 13] = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0];
@@ -37,6 +37,17 @@ struct ClassLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FeedLabel {
+    feed: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MoveLabel {
+    class: String,
+    outcome: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EndingLabel {
     ending: String,
 }
@@ -60,6 +71,7 @@ pub(crate) struct Figures {
     pub edges_behind: i64,
     pub unclaimed: i64,
     pub drains: DrainFigures,
+    pub feeds: FeedFigures,
     pub acting: bool,
 }
 
@@ -88,6 +100,10 @@ pub(crate) struct Metrics {
     drain_status: Family<NodeLabel, Gauge>,
     drain_remaining: Family<ClassLabel, Gauge>,
     drains_blocked: Family<CodeLabel, Gauge>,
+    moves: Family<MoveLabel, Counter>,
+    feed_lag: Family<FeedLabel, Seconds>,
+    maintainers: Family<NodeLabel, Gauge>,
+    dispatchers: Family<NodeLabel, Gauge>,
 }
 
 impl Metrics {
@@ -116,9 +132,14 @@ impl Metrics {
             drain_status: Family::default(),
             drain_remaining: Family::default(),
             drains_blocked: Family::default(),
+            moves: Family::default(),
+            feed_lag: Family::default(),
+            maintainers: Family::default(),
+            dispatchers: Family::default(),
         };
         metrics.register();
         metrics.register_drains();
+        metrics.register_feeds();
         metrics
     }
 
@@ -179,6 +200,43 @@ impl Metrics {
         registry.register("evictions", "Instances told to leave a node that empties", self.evictions.clone());
     }
 
+    fn register_feeds(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("moves", "What left one node for another", self.moves.clone());
+        registry.register(
+            "feed_checkpoint_lag_seconds",
+            "How far a feed's sink is behind its source",
+            self.feed_lag.clone(),
+        );
+        registry.register("maintainers", "Maintainers of feeds on a node", self.maintainers.clone());
+        registry.register(
+            "dispatchers",
+            "Dispatchers of feeds on a node, as it said last",
+            self.dispatchers.clone(),
+        );
+    }
+
+    pub fn moved(&self, class: &str, outcome: &str, count: u64) {
+        if count > 0 {
+            let label = MoveLabel { class: class.to_owned(), outcome: outcome.to_owned() };
+            self.moves.get_or_create(&label).inc_by(count);
+        }
+    }
+
+    fn set_feeds(&self, figures: &FeedFigures) {
+        self.feed_lag.clear();
+        for (feed, lag) in &figures.lags {
+            self.feed_lag.get_or_create(&FeedLabel { feed: feed.clone() }).set(*lag);
+        }
+        self.maintainers.clear();
+        self.dispatchers.clear();
+        for (node, maintainers, dispatchers) in &figures.nodes {
+            let label = NodeLabel { node: node.clone() };
+            self.maintainers.get_or_create(&label).set(*maintainers);
+            self.dispatchers.get_or_create(&label).set(*dispatchers);
+        }
+    }
+
     pub fn evicted(&self, node: &str) {
         self.evictions.get_or_create(&NodeLabel { node: node.to_owned() }).inc();
     }
@@ -234,6 +292,7 @@ impl Metrics {
             self.heartbeat_age.get_or_create(&NodeLabel { node: node.clone() }).set(*age);
         }
         self.set_drains(&figures.drains);
+        self.set_feeds(&figures.feeds);
         self.edges.set(figures.edges);
         self.edges_behind.set(figures.edges_behind);
         self.unclaimed.set(figures.unclaimed);

@@ -119,6 +119,9 @@ impl World {
         if let Some(lives) = self.lives_on(part).filter(|_| ending <= Ending::DrainedExcept) {
             self.fail(6, format!("{} is {what}, and {lives} lives on it", part.node));
         }
+        if let Some(lives) = self.feeds_live_on(&part.node).filter(|_| ending <= Ending::DrainedExcept) {
+            self.fail(6, format!("{} is {what}, and {lives} is at work on it", part.node));
+        }
         let edge = self.machines.iter().any(|machine| machine.id == part.node && machine.roles.edge);
         let withdrew = self.withdrew.contains(&(part.node.to_string(), epoch));
         if ending <= Ending::DrainedExcept && edge && !withdrew {
@@ -176,7 +179,9 @@ impl World {
         let part = part.as_ref();
         // Two lives may have come and gone in one transaction.
         let new_life = old.process_epoch != node.process_epoch;
-        let returns = new_life && last.is_some_and(|part| part.options.back == Return::Restart);
+        // Another drain may have begun in the same transaction: it came back by the one before.
+        let says = |part: Option<&DrainNode>| part.is_some_and(|part| part.options.back == Return::Restart);
+        let returns = new_life && (says(last) || says(part));
         let cancelled = part.is_some_and(|part| part.ending() == Some(Ending::Cancelled));
         let others = self.mirror.nodes().filter(|(_, other)| other.rec.id != node.id);
         let last_node = others.filter(|(_, other)| !other.rec.is_offline()).count() == 0;
@@ -194,7 +199,7 @@ impl World {
             }
             (Intent::Drained | Intent::Stopping, same) if same == old.intent => {
                 // Back with its new life, and out again by the drain that it was in.
-                !returns || self.drain_ended.contains(node.id.as_str())
+                !(new_life && says(last)) || self.drain_ended.contains(node.id.as_str())
             }
             (Intent::Stopping, Intent::Drained) => new_life || ended(Then::Stay),
             (Intent::Active | Intent::Drained, Intent::Stopping) => ended(Then::Stop),

@@ -137,6 +137,7 @@ impl World {
         if !std::mem::take(&mut self.machines[machine].suspended) {
             return;
         }
+        self.machines[machine].woke_at = self.now;
         self.say(format!("m{machine} wakes up"));
         self.keepers_wake(machine);
         self.release_held(machine);
@@ -181,11 +182,13 @@ impl World {
         let hello = Hello {
             node: here.id.clone(),
             life: Life(self.rng.next()),
+            succeeds: None,
             roles: here.roles,
             labels: here.labels.clone(),
             capacity: Resources { memory: here.capacity, cpu: 4000 },
             host: "elsewhere".to_owned(),
             api: "elsewhere:7070".to_owned(),
+            rpc: String::new(),
             memory_caps: MemoryCaps::CgroupV2,
             cluster: here.memory.cluster,
             inventory: Vec::new(),
@@ -199,6 +202,7 @@ impl World {
     pub fn heal(&mut self) {
         self.say("faults end".to_owned());
         self.calm = true;
+        self.stop_sources();
         (self.store.down_until, self.store.full_until, self.store.lease_slack) = (0, 0, 0);
         self.store_cut.clear();
         let pairs: Vec<(usize, usize)> = self.blocked.iter().copied().collect();

@@ -12,6 +12,7 @@ mod clients;
 mod coverage;
 mod drains;
 mod faults;
+mod feeds;
 mod liveness;
 mod machine;
 mod net;

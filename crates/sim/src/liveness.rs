@@ -118,6 +118,7 @@ impl World {
             .or_else(|| self.edges_disagree(coordinator))
             .or_else(|| self.store_disagrees(cluster))
             .or_else(|| self.requests_lost(cluster))
+            .or_else(|| self.feeds_are_wrong(coordinator))
             .or_else(|| cluster.services().find_map(|(ix, entry)| service_is_wrong(coordinator, ix, entry)))
     }
 
@@ -167,8 +168,9 @@ impl World {
         let instances = cluster.instances().map(|instance| model::Change::Instance(instance.clone()));
         let volumes = cluster.volumes().map(|volume| model::Change::Volume(volume.clone()));
         let drains = cluster.drains().map(|drain| model::Change::Drain(drain.clone()));
+        let feeds = cluster.feeds().map(|feed| model::Change::Feed(feed.clone()));
         let mut count = 0;
-        for change in nodes.chain(services).chain(instances).chain(volumes).chain(drains) {
+        for change in nodes.chain(services).chain(instances).chain(volumes).chain(drains).chain(feeds) {
             let (key, value) = encode_change(cluster, &change);
             count += 1;
             if self.store.records.get(&key) != value.as_ref() {
@@ -211,7 +213,7 @@ fn part_is_wrong(coordinator: &Coordinator, part: &DrainNode, now: Time) -> Opti
     };
     if status.units.is_empty() {
         // Something stopped before it started elsewhere, and there is no room for it.
-        let waits = cluster.services().any(short);
+        let waits = cluster.services().any(short) || feeds_wait_truly(coordinator, part);
         return (!waits).then(|| format!("{node} is empty and still draining"));
     }
     let others = status.units.iter().any(|unit| unit.code != Code::SystemLast);
@@ -229,6 +231,20 @@ fn part_is_wrong(coordinator: &Coordinator, part: &DrainNode, now: Time) -> Opti
         };
         let why = (unit.code.as_str(), &unit.message);
         (!truly).then(|| format!("{node} drains, and {} waits: {why:?}", unit.unit))
+    })
+}
+
+/// Feeds of the node have nowhere else to go.
+fn feeds_wait_truly(coordinator: &Coordinator, part: &DrainNode) -> bool {
+    let cluster = coordinator.cluster();
+    let ix = cluster.node_ix(part.node.as_str());
+    let here = |feed: &&model::Feed| {
+        let dispatchers = ix.and_then(|ix| coordinator.dispatchers_on(ix));
+        let runs = dispatchers.is_some_and(|counts| counts.contains_key(&feed.name));
+        runs || cluster.maintainers_on(&part.node).any(|name| *name == feed.name)
+    };
+    cluster.feeds().filter(here).any(|feed| {
+        !cluster.nodes().any(|(_, node)| node.may_place() && node.rec.satisfies(&feed.spec.constraints))
     })
 }
 

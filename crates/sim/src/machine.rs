@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use model::{Code, InstanceId, Life, MemoryCaps, Millis, NodeId, Resources, Roles, Term};
+use model::{Code, FeedName, InstanceId, Life, MemoryCaps, Millis, NodeId, Resources, Roles, SpanName, Term};
 use protocol::{
     edge::{self, Edge},
     message::SetRevision,
@@ -10,6 +10,7 @@ use protocol::{
 };
 
 use crate::{
+    feeds::SimTask,
     net::Message,
     office::{Candidate, OfficeInput},
     process::Slot,
@@ -36,6 +37,8 @@ pub struct Machine {
     pub paused: bool,
     /// Everything stands still, the clock goes on.
     pub suspended: bool,
+    /// When it last went on after standing still.
+    pub woke_at: u64,
     /// The number of the present or last life of its daemon.
     pub life: u64,
     pub daemon: Option<Daemon>,
@@ -45,6 +48,7 @@ pub struct Machine {
     /// Its daemon was told to leave, and did.
     pub left: bool,
     // On disk:
+    pub last_life: Option<Life>,
     pub memory: Memory,
     pub slots: BTreeMap<InstanceId, Slot>,
 }
@@ -62,6 +66,8 @@ pub struct Daemon {
     /// Since when it has held without a break.
     pub leased_since: u64,
     pub listening: BTreeSet<u16>,
+    /// Dispatchers: they end with the daemon.
+    pub tasks: BTreeMap<(FeedName, SpanName), SimTask>,
     node_tick: Option<u64>,
     edge_tick: Option<u64>,
     pub office_tick: Option<u64>,
@@ -101,11 +107,13 @@ impl World {
                 boot,
                 paused: false,
                 suspended: false,
+                woke_at: 0,
                 life: 0,
                 daemon: None,
                 held: VecDeque::new(),
                 degraded: None,
                 left: false,
+                last_life: None,
                 memory: Memory::default(),
                 slots: BTreeMap::new(),
             });
@@ -133,11 +141,13 @@ impl World {
         let identity = Identity {
             node: here.id.clone(),
             life: Life(random),
+            succeeds: here.last_life.replace(Life(random)),
             roles: here.roles,
             labels: here.labels.clone(),
             capacity: Resources { memory: here.capacity, cpu: 4000 },
             host: here.id.to_string(),
             api: format!("{}:7070", here.id),
+            rpc: format!("{}:7071", here.id),
             memory_caps: MemoryCaps::CgroupV2,
             memory: here.memory,
         };
@@ -152,6 +162,7 @@ impl World {
             lease_until: 0,
             leased_since: 0,
             listening: BTreeSet::new(),
+            tasks: BTreeMap::new(),
             node_tick: None,
             edge_tick: None,
             office_tick: None,
@@ -193,6 +204,7 @@ impl World {
         if !std::mem::take(&mut here.paused) || here.suspended {
             return;
         }
+        here.woke_at = self.now;
         self.say(format!("m{machine} daemon goes on"));
         self.release_held(machine);
     }
@@ -265,6 +277,9 @@ impl World {
             }
             self.node_output(machine, output);
         }
+        if self.swarm.feeds > 0 {
+            self.check_maintainers();
+        }
     }
 
     fn node_output(&mut self, machine: usize, output: Output) {
@@ -292,6 +307,7 @@ impl World {
             Output::Lease { fence_at } => self.leased(machine, fence_at),
             Output::Sets(sets) => self.edge_input(machine, edge::Input::Sets(sets)),
             Output::Duty(duty) => self.edge_input(machine, edge::Input::Duty(duty)),
+            Output::Feed(work) => self.feed_work(machine, work),
             Output::Leave => self.leave(machine),
             Output::GiveUp { message } => {
                 self.say(format!("m{machine} gives up: {message}"));

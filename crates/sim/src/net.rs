@@ -153,6 +153,28 @@ impl World {
         let what = match &down.body {
             DownBody::Welcome(welcome) => format!("welcome, epoch {}", welcome.epoch),
             DownBody::Refused { why, .. } => format!("refused: {why:?}"),
+            DownBody::Roster(roster) => {
+                let closed = roster.nodes.iter().filter(|node| node.closed).count();
+                format!("roster {:?}, {closed} of {} closed", roster.revision, roster.nodes.len())
+            }
+            DownBody::Feeds(orders) => {
+                let order = |order: &protocol::message::FeedOrder| {
+                    let what = match &order.what {
+                        protocol::message::feed::FeedWhat::Maintain(order) => {
+                            format!(
+                                "maintain r{} moves {} {}",
+                                order.revision.number,
+                                order.moves,
+                                order.state.as_str()
+                            )
+                        }
+                        protocol::message::feed::FeedWhat::Quiesce => "quiesce".to_owned(),
+                        protocol::message::feed::FeedWhat::Forget => "forget".to_owned(),
+                    };
+                    format!("{what} {} e{}", order.feed, order.epoch)
+                };
+                orders.iter().map(order).collect::<Vec<_>>().join(", ")
+            }
             DownBody::Answer(answer) => format!("answer to {}", answer.heartbeat),
             DownBody::Orders(orders) => {
                 let order = |order: &protocol::message::Order| {

@@ -352,6 +352,7 @@ impl World {
             candidate,
             api,
             drain: Default::default(),
+            feeds: Default::default(),
         };
         let (coordinator, outputs) = Coordinator::new(start, now);
         let ordered = std::collections::BTreeSet::new();
@@ -435,6 +436,7 @@ impl World {
                 }
                 Output::ReadHead => self.ask_store(machine, StoreOp::Head { term }),
                 Output::Resign { why } => self.leave_office(machine, &why),
+                Output::HandOver => self.leave_office(machine, "it was asked to"),
             }
         }
     }
@@ -465,6 +467,8 @@ impl World {
             | DownBody::Answer(_)
             | DownBody::Sets(_)
             | DownBody::Duty(_)
+            | DownBody::Roster(_)
+            | DownBody::Feeds(_)
             | DownBody::Leave => {}
         }
     }

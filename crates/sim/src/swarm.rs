@@ -24,6 +24,8 @@ pub struct Swarm {
     pub request_every: u64,
     /// Per mille of requests that are about drains; 0: there are none.
     pub drains: u64,
+    /// Likewise about feeds.
+    pub feeds: u64,
     pub net: NetFaults,
     pub store: StoreFaults,
     pub process: ProcessFaults,
@@ -116,6 +118,7 @@ impl Swarm {
             fault_every: rng.between(500, 4000),
             request_every: rng.between(300, 3000),
             drains: 0,
+            feeds: 0,
             net: NetFaults::default(),
             store: StoreFaults::default(),
             process: ProcessFaults::default(),

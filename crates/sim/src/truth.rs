@@ -77,13 +77,15 @@ impl World {
             Change::ServiceGone(name) => self.check_expected(name, None),
             Change::Node(node) => self.check_intent(node),
             Change::Drain(drain) => self.check_drain(drain),
+            Change::Feed(feed) => self.check_feed(feed),
             Change::Audit(entry) if entry.who == "system:last_node" => self.cover.hit("last node reopened"),
             Change::Meta(_)
             | Change::Volume(_)
             | Change::VolumeGone(_)
             | Change::Audit(_)
             | Change::AuditGone(_)
-            | Change::DrainGone(_) => {}
+            | Change::DrainGone(_)
+            | Change::FeedGone(_) => {}
         }
     }
 

@@ -79,7 +79,12 @@ impl World {
             (0..self.machines.len()).filter(|at| self.tenure(*at).is_some()).collect();
         let Some(target) = self.rng.pick(&in_office).copied() else { return };
         let about_drains = self.swarm.drains > 0 && self.rng.chance(self.swarm.drains);
-        let (about, request) = if about_drains { self.draw_drain_request() } else { self.draw_request() };
+        let about_feeds = !about_drains && self.swarm.feeds > 0 && self.rng.chance(self.swarm.feeds);
+        let (about, request) = match (about_drains, about_feeds) {
+            (true, _) => self.draw_drain_request(),
+            (false, true) => self.draw_feed_request(),
+            (false, false) => self.draw_request(),
+        };
         self.ask(target, about, request);
     }
 
@@ -214,7 +219,7 @@ impl World {
         }
         let after = vec![Some((count, spec.clone()))];
         let about = About::Service { name: name.clone(), before, after };
-        (about, Request::Apply(vec![Apply { name, count: Some(count), spec }]))
+        (about, Request::apply(vec![Apply { name, count: Some(count), spec }]))
     }
 
     fn intents_of(&self, node: &str) -> Vec<Intent> {
@@ -340,7 +345,7 @@ impl World {
 
 fn short(request: &Request) -> String {
     match request {
-        Request::Apply(applies) => {
+        Request::Apply { services: applies, .. } if !applies.is_empty() => {
             let one = |apply: &Apply| {
                 let spec = &apply.spec;
                 format!(

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use model::{Cluster, InstanceId, Term, Time};
+use model::{Cluster, FeedName, InstanceId, SpanName, Term, Time};
 use protocol::{coordinator, edge, node};
 
 use crate::{
     Coverage, Failure, Options, Outcome,
+    feeds::{FeedWorld, TaskStep},
     machine::Machine,
     net::{Conn, Message},
     office::{OfficeInput, StoreOp},
@@ -20,6 +21,8 @@ use crate::{
 
 /// Makes the draw about drains one of its own.
 const DRAINS: u64 = 0xd7a1_0000_0000_0000;
+/// As above, about feeds.
+const FEEDS: u64 = 0xfeed_0000_0000_0000;
 /// Where the clocks of the machines begin.
 pub const EPOCH: u64 = 1_700_000_000_000;
 /// A seed that takes more steps goes round in circles.
@@ -103,6 +106,7 @@ pub enum ToDaemon {
     Copied { id: InstanceId, attempt: u64 },
     Edge(edge::Input),
     Office(OfficeInput),
+    Task { feed: FeedName, span: SpanName, run: u32, step: TaskStep },
 }
 
 pub struct World {
@@ -130,6 +134,7 @@ pub struct World {
     /// Instances that have had their scratch data, or have given it up.
     pub scratch_settled: BTreeSet<InstanceId>,
     pub workload: Workload,
+    pub feeds: FeedWorld,
     /// Faults are over.
     pub calm: bool,
     pub failure: Option<Failure>,
@@ -148,6 +153,7 @@ impl World {
         let mut rng = Rng::new(seed);
         let mut swarm = Swarm::draw(&mut rng);
         swarm.draw_drains(&mut Rng::new(seed ^ DRAINS));
+        swarm.draw_feeds(&mut Rng::new(seed ^ FEEDS));
         let mut world = World {
             seed,
             now: 0,
@@ -165,6 +171,7 @@ impl World {
             withdrew: BTreeSet::new(),
             scratch_settled: BTreeSet::new(),
             workload: Workload::default(),
+            feeds: FeedWorld::default(),
             calm: false,
             failure: None,
             done: false,
@@ -294,6 +301,7 @@ impl World {
             ToDaemon::Check { id, run } => self.check_process(machine, id, run),
             ToDaemon::Edge(input) => self.edge_input(machine, input),
             ToDaemon::Office(input) => self.office_input(machine, input),
+            ToDaemon::Task { feed, span, run, step } => self.task_step(machine, feed, span, run, step),
         }
         self.arm(machine);
     }

@@ -1,6 +1,6 @@
 //! The command line: what can be asked, and the texts that explain it.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -60,14 +60,14 @@ pub enum Command {
         after_help = "Example:\n  tidegate run --config /etc/tidegate/node.toml\n\nSIGTERM or Ctrl-C stops the daemon; its instances run on and are found again."
     )]
     Run(RunArgs),
-    /// Create or update services from files; does nothing where nothing changed
+    /// Create or update services and feeds from files; does nothing where nothing changed
     #[command(
         after_help = "Examples:\n  tidegate apply web.toml db.toml\n  tidegate apply --wait web.toml\n  generate-services | tidegate apply -\n\n\
                       All files are checked before anything is sent. What a file may hold: docs/service-file.md."
     )]
     Apply(ApplyArgs),
-    /// Stop a service's instances and forget it
-    #[command(after_help = "Example:\n  tidegate remove service/web")]
+    /// Stop a service's instances, or a feed's dispatchers, and forget it
+    #[command(after_help = "Examples:\n  tidegate remove service/web\n  tidegate remove feed/orders")]
     Remove {
         /// Like service/web, or just web
         #[arg(value_name = "KIND/NAME")]
@@ -78,7 +78,7 @@ pub enum Command {
         after_help = "Examples:\n  tidegate status\n  tidegate status service/web\n  tidegate status node/node-1\n  tidegate status -o json | jq ."
     )]
     Status {
-        /// Like service/web, node/node-1, instance/web-1k3f9a2, volume/db-data-0, drain/7, or just the name
+        /// Like service/web, feed/orders, node/node-1, instance/web-1k3f9a2, volume/db-data-0, drain/7, or just the name
         #[arg(value_name = "KIND/NAME")]
         target: Option<String>,
     },
@@ -91,6 +91,9 @@ pub enum Command {
     /// Instances: the runs of services on nodes
     #[command(subcommand)]
     Instance(InstanceCommand),
+    /// Feeds: streams of work whose dispatchers run on nodes
+    #[command(subcommand)]
+    Feed(FeedCommand),
     /// Volumes: directories of stateful services that outlive instances
     #[command(subcommand)]
     Volume(VolumeCommand),
@@ -125,6 +128,12 @@ pub enum Command {
     /// Holds one instance; started by the daemon
     #[command(hide = true)]
     Shim { dir: PathBuf },
+    /// Holds the command of a feed; started by the daemon
+    #[command(hide = true)]
+    Guard {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Runs a command until standard input ends; how `dev` makes sure that nothing outlives it
     #[command(hide = true)]
     Leash {
@@ -336,6 +345,19 @@ pub enum InstanceCommand {
 }
 
 #[derive(Debug, Subcommand)]
+pub enum FeedCommand {
+    /// All feeds
+    List,
+    /// One feed: where it runs, how far it is, what is in its way
+    Status { feed: String },
+    /// Stop a feed's dispatchers with their checkpoints; the source holds back what comes meanwhile
+    #[command(after_help = "Example:\n  tidegate feed pause orders")]
+    Pause { feed: String },
+    /// Let a paused feed go on from where it was
+    Resume { feed: String },
+}
+
+#[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
     /// All volumes
     List,
@@ -359,4 +381,8 @@ pub enum DemoCommand {
     Batch,
     System,
     Store,
+    Orders {
+        #[arg(long)]
+        dir: PathBuf,
+    },
 }

@@ -4,6 +4,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use edge::EdgeHandle;
+use model::NodeId;
 use protocol::message::Withdrawal;
 use server::{ApiState, Office, OfficeConfig, OfficeHandle};
 use store::{
@@ -13,8 +14,11 @@ use store::{
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
-use wire::ControlServer;
-use worker::agent::{Agent, AgentConfig, AgentError, AgentHandle, EdgeLink, NodeStats, local_router};
+use wire::{ControlServer, PeerServer};
+use worker::{
+    agent::{Agent, AgentConfig, AgentError, AgentHandle, EdgeLink, NodeStats, STOP_MAX, local_router},
+    feeds::Incoming,
+};
 
 use crate::{
     cli::RunArgs,
@@ -26,11 +30,14 @@ use crate::{
 /// Connections through the edge, and requests, that are still open when the daemon is told to stop.
 const CONNECTIONS_GRACE: Duration = Duration::from_secs(5);
 
+/// Streams of other nodes that wait to be taken up.
+const INCOMING_MAX: usize = 16;
+
 /// Works until it is told to stop.
 pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     let mut signals = Signals::listen()?;
     let api = bind("listen.api", config.api).await?;
-    let rpc = match config.roles.coordinator {
+    let rpc = match config.roles.coordinator || config.roles.worker {
         true => Some(bind("listen.rpc", config.rpc).await?),
         false => None,
     };
@@ -39,13 +46,11 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
         true => Some(start_office(&config).await?),
         false => None,
     };
-    let streams = match (rpc, &office) {
-        (Some(listener), Some(office)) => Some(serve_streams(listener, office.clone(), shutdown.clone())),
-        _ => None,
-    };
+    let (peers, incoming) = peer_streams(&config).unzip();
+    let streams = rpc.map(|listener| serve_streams(listener, office.clone(), peers, shutdown.clone()));
     let edge = config.roles.edge.then(|| EdgeHandle::start(config.edge_host, config.withdraw_delay));
     let agent_stop = CancellationToken::new();
-    let agent = start_agent(&config, args.adopt, edge.as_ref(), agent_stop.clone()).await?;
+    let agent = start_agent(&config, args.adopt, edge.as_ref(), incoming, agent_stop.clone()).await?;
     let mut state = api_state(&config, office.as_ref(), &agent)?;
     if let Some(edge) = &edge {
         let (report, stopping) = (edge.watch(), agent_stop.clone());
@@ -73,7 +78,8 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
             // First of all: its last word needs the coordinator, which may be in this process.
             agent_stop.cancel();
             if !gone {
-                let _ = tokio::time::timeout(CONNECTIONS_GRACE, agent).await;
+                // It bounds itself; should it not, the daemon ends all the same.
+                let _ = tokio::time::timeout(STOP_MAX + CONNECTIONS_GRACE, agent).await;
             }
         }
         Err(_) => tracing::error!("stopping: this node cannot take part; instances run on"),
@@ -97,10 +103,18 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     stopped.map(|_| ())
 }
 
+/// What takes the streams of other nodes, for a node that takes part in feeds.
+fn peer_streams(config: &Config) -> Option<(PeerServer, Incoming)> {
+    let (incoming, streams) = tokio::sync::mpsc::channel(INCOMING_MAX);
+    let server = PeerServer { me: NodeId::new(&config.id), incoming };
+    config.roles.worker.then_some((server, streams))
+}
+
 async fn start_agent(
     config: &Config,
     adopt: bool,
     edge: Option<&EdgeHandle>,
+    incoming: Option<Incoming>,
     stop: CancellationToken,
 ) -> Outcome<AgentHandle> {
     let exe = std::env::current_exe()
@@ -114,6 +128,7 @@ async fn start_agent(
         cpu: config.cpu.map(u64::from),
         host: config.host.clone(),
         api: config.reached_at(config.api),
+        rpc: if config.roles.worker { config.reached_at(config.rpc) } else { String::new() },
         ports: config.ports.clone(),
         coordinators: config.coordinators.clone(),
         timing: config.timing,
@@ -128,7 +143,7 @@ async fn start_agent(
             report: edge.watch(),
         }
     });
-    Agent::start(agent, edge, stop).await.map_err(|error| Failure::from(anyhow::Error::new(error)))
+    Agent::start(agent, edge, incoming, stop).await.map_err(|error| Failure::from(anyhow::Error::new(error)))
 }
 
 fn agent_failure(ended: Result<(), AgentError>) -> Failure {
@@ -157,6 +172,7 @@ async fn start_office(config: &Config) -> Outcome<OfficeHandle> {
         rpc: config.reached_at(config.rpc),
         timing: config.timing,
         drain: config.drain,
+        feeds: config.feeds,
         store,
     }))
 }
@@ -179,9 +195,15 @@ fn unusable(error: store::StoreError) -> Failure {
     Failure::error(format!("cannot use the store: {error}"))
 }
 
-fn serve_streams(listener: TcpListener, office: OfficeHandle, shutdown: CancellationToken) -> JoinHandle<()> {
+fn serve_streams(
+    listener: TcpListener,
+    office: Option<OfficeHandle>,
+    peers: Option<PeerServer>,
+    shutdown: CancellationToken,
+) -> JoinHandle<()> {
     tokio::spawn(async move {
-        if let Err(error) = wire::serve(listener, ControlServer::new(office), shutdown).await {
+        let control = office.map(ControlServer::new);
+        if let Err(error) = wire::serve_all(listener, control, peers, shutdown).await {
             tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "daemons are not answered");
         }
     })

@@ -38,6 +38,9 @@ const LAST_RESPONSES: Duration = Duration::from_millis(1500);
 /// reset it, and the client could lose a response it has not read yet.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
+/// Logs that the demo's orders are spread over, each a span of the demo's feed.
+const ORDER_LOGS: u32 = 4;
+
 const HEAD_MAX: usize = 16 * 1024;
 
 /// Serves `/`, `/ready` and `/slow?ms=N` on loopback. Environment: `INSTANCE`, `NODE`, `RELEASE`,
@@ -84,6 +87,43 @@ pub async fn demo_system() -> Result<()> {
     }
     say("stopping");
     Ok(())
+}
+
+/// Appends an order to one of the logs in `dir` after the other, every `ORDER_MS` (200), until SIGTERM. What a
+/// feed follows.
+pub async fn demo_orders(dir: &Path) -> Result<()> {
+    let pause = Duration::from_millis(number("ORDER_MS", 200)?);
+    let mut terminated = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
+    let logs = order_logs(dir)?;
+    say(&format!("orders go to {}", dir.display()));
+    for (order, mut log) in (1u64..).zip(logs.iter().cycle()) {
+        // One write a line: while an instance is replaced there are two that append.
+        log.write_all(order_line(order).as_bytes())
+            .with_context(|| format!("writing to {}", dir.display()))?;
+        tokio::select! {
+            _ = terminated.recv() => break,
+            () = sleep(pause) => {}
+        }
+    }
+    say("stopping");
+    Ok(())
+}
+
+/// Opens them, and makes those that are missing.
+pub fn order_logs(dir: &Path) -> Result<Vec<fs::File>> {
+    (0..ORDER_LOGS).map(|log| order_log(dir, log)).collect()
+}
+
+fn order_log(dir: &Path, log: u32) -> Result<fs::File> {
+    let path = dir.join(format!("orders-{log}.log"));
+    let file = fs::OpenOptions::new().create(true).append(true).open(&path);
+    file.with_context(|| format!("opening {}", path.display()))
+}
+
+fn order_line(order: u64) -> String {
+    const ITEMS: [&str; 3] = ["tea", "coffee", "cake"];
+    let item = ITEMS[(order % ITEMS.len() as u64) as usize];
+    format!("{{\"order\":{order},\"item\":\"{item}\",\"count\":{}}}\n", 1 + order % 5)
 }
 
 /// Like `println!`, but a log that is gone is no reason to fall over.
@@ -487,6 +527,20 @@ mod tests {
         drop((idle, probe));
         assert_eq!((report.failed, report.by_instance.len()), (vec![], 1));
         demo.ended().await;
+    }
+
+    #[test]
+    fn every_order_is_a_line_of_json_in_a_log_that_is_added_to() {
+        let dir = tempfile::tempdir().unwrap();
+        for order in 0..6 {
+            order_log(dir.path(), 2).unwrap().write_all(order_line(order).as_bytes()).unwrap();
+        }
+        let text = fs::read_to_string(dir.path().join("orders-2.log")).unwrap();
+        let orders = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        assert_eq!(
+            orders.map(|order| order["order"].as_u64().unwrap()).collect::<Vec<_>>(),
+            [0, 1, 2, 3, 4, 5]
+        );
     }
 
     #[test]

@@ -56,6 +56,11 @@ fn carry_out(cli: Cli) -> Outcome {
             0 => Ok(()),
             code => Err(Failure { code: u8::try_from(code).unwrap_or(1), message: None }),
         },
+        // As above: the user's process dies with the thread that forked it.
+        Command::Guard { arguments } => match pipelines::command::guard::guard_main(arguments) {
+            0 => Ok(()),
+            code => Err(Failure { code: u8::try_from(code).unwrap_or(1), message: None }),
+        },
         Command::Leash { command } => one_thread()?.block_on(leash::leash(&command)),
         Command::Demo(which) => one_thread()?.block_on(demo(which)).map_err(Failure::from),
         command => one_thread()?.block_on(commands::run(&cli.global, command)),
@@ -68,6 +73,7 @@ async fn demo(which: DemoCommand) -> anyhow::Result<()> {
         DemoCommand::Batch => demo::demo_batch().await,
         DemoCommand::System => demo::demo_system().await,
         DemoCommand::Store => demo::demo_store().await,
+        DemoCommand::Orders { dir } => demo::demo_orders(&dir).await,
     }
 }
 

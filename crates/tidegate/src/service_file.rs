@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use model::spec::{SPEC_BYTES_MAX, file::SpecFile};
+use model::spec::{SPEC_BYTES_MAX, SpecError, file::SpecFile};
 
 use crate::{
     failure::{Failure, Outcome},
@@ -39,44 +39,74 @@ pub fn load(paths: &[PathBuf]) -> Outcome<SpecFile> {
 /// Checks all sources together: the same name twice is a mistake wherever the two stand.
 fn check(sources: &[Source]) -> Outcome<SpecFile> {
     let mut all = SpecFile::default();
-    let mut places: BTreeMap<String, String> = BTreeMap::new();
+    let mut places: BTreeMap<(&'static str, String), String> = BTreeMap::new();
     for source in sources {
         let document = Document::parse(&source.name, &source.text).map_err(Failure::error)?;
         let file: SpecFile = document.read().map_err(|mistake| located(&document, mistake))?;
-        if file.service.is_empty() {
+        if file.service.is_empty() && file.feed.is_empty() {
             return Err(Failure::error(format!(
-                "{}: holds no service: it starts with [[service]]",
+                "{}: holds nothing: a service starts with [[service]], a feed with [[feed]]",
                 source.name
             )));
         }
         for (index, service) in file.service.into_iter().enumerate() {
-            let base = [Step::Key("service".to_owned()), Step::At(index)];
-            service.check().map_err(|error| {
-                let at = document.place(document.offset_of(&base, &error.key));
-                Failure::error(format!("{at}: service {:?}: {}: {}", service.name, error.key, error.message))
-            })?;
-            let at = document.place(document.offset_of(&base, "name"));
-            if let Some(first) = places.insert(service.name.clone(), at.clone()) {
-                return Err(Failure::error(format!(
-                    "{at}: service {:?} is there twice; the first is at {first}",
-                    service.name
-                )));
-            }
+            let place = Place { document: &document, kind: "service", index, name: &service.name };
+            service.check().map_err(|error| place.wrong(&error))?;
+            place.only(&mut places)?;
             all.service.push(service);
+        }
+        for (index, feed) in file.feed.into_iter().enumerate() {
+            let place = Place { document: &document, kind: "feed", index, name: &feed.name };
+            feed.check().map_err(|error| place.wrong(&error))?;
+            place.only(&mut places)?;
+            all.feed.push(feed);
         }
     }
     Ok(all)
+}
+
+/// One thing in a file.
+struct Place<'a> {
+    document: &'a Document<'a>,
+    kind: &'static str,
+    index: usize,
+    name: &'a str,
+}
+
+impl Place<'_> {
+    fn at(&self, key: &str) -> String {
+        let base = [Step::Key(self.kind.to_owned()), Step::At(self.index)];
+        self.document.place(self.document.offset_of(&base, key))
+    }
+
+    fn wrong(&self, error: &SpecError) -> Failure {
+        let (kind, name) = (self.kind, self.name);
+        Failure::error(format!("{}: {kind} {name:?}: {}: {}", self.at(&error.key), error.key, error.message))
+    }
+
+    /// Remembers where it stands; the second of a name is a mistake.
+    fn only(&self, places: &mut BTreeMap<(&'static str, String), String>) -> Outcome {
+        let (kind, name, at) = (self.kind, self.name, self.at("name"));
+        match places.insert((kind, name.to_owned()), at.clone()) {
+            None => Ok(()),
+            Some(first) => {
+                Err(Failure::error(format!("{at}: {kind} {name:?} is there twice; the first is at {first}")))
+            }
+        }
+    }
 }
 
 /// `web.toml:12:3: service "web": check: unknown key …`.
 fn located(document: &Document<'_>, mistake: Mistake) -> Failure {
     let at = document.place(mistake.offset);
     let (base, inner) = mistake.path.split_at(mistake.path.len().min(2));
-    let service = match base {
-        [Step::Key(key), Step::At(index)] if key == "service" => match document.text_at(base, "name") {
-            Some(name) => format!("service {name:?}: "),
-            None => format!("service number {}: ", index + 1),
-        },
+    let thing = match base {
+        [Step::Key(key), Step::At(index)] if key == "service" || key == "feed" => {
+            match document.text_at(base, "name") {
+                Some(name) => format!("{key} {name:?}: "),
+                None => format!("{key} number {}: ", index + 1),
+            }
+        }
         _ => String::new(),
     };
     // The path of an unknown key ends in that key, which the message names already.
@@ -85,7 +115,7 @@ fn located(document: &Document<'_>, mistake: Mistake) -> Failure {
         _ => inner,
     };
     let key = if inner.is_empty() { String::new() } else { format!("{}: ", dotted(inner)) };
-    Failure::error(format!("{at}: {service}{key}{}", mistake.message))
+    Failure::error(format!("{at}: {thing}{key}{}", mistake.message))
 }
 
 fn read(path: &Path) -> Outcome<Source> {

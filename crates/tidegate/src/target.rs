@@ -1,4 +1,4 @@
-//! What a command is about: `service/web`, `node/node-1`, `instance/web-1k3f9a2`, `volume/db-data-0`.
+//! What a command is about: `service/web`, `feed/orders`, `node/node-1`, `instance/web-1k3f9a2`, `volume/db-data-0`.
 
 use crate::failure::{Failure, Outcome};
 
@@ -9,6 +9,7 @@ pub enum Kind {
     Instance,
     Volume,
     Drain,
+    Feed,
 }
 
 impl Kind {
@@ -19,6 +20,7 @@ impl Kind {
             Kind::Instance => "instance",
             Kind::Volume => "volume",
             Kind::Drain => "drain",
+            Kind::Feed => "feed",
         }
     }
 }
@@ -39,12 +41,13 @@ pub fn parse(text: &str) -> Outcome<(Option<Kind>, &str)> {
         Some("instance") => Some(Kind::Instance),
         Some("volume") => Some(Kind::Volume),
         Some("drain") => Some(Kind::Drain),
-        Some(later @ ("feed" | "store" | "store-group")) => {
+        Some("feed") => Some(Kind::Feed),
+        Some(later @ ("store" | "store-group")) => {
             return Err(Failure::usage(format!("{text:?}: this version has no {later}s yet")));
         }
         Some(other) => {
             return Err(Failure::usage(format!(
-                "{text:?}: {other:?} is not a kind (service, node, instance, volume or drain)"
+                "{text:?}: {other:?} is not a kind (service, feed, node, instance, volume or drain)"
             )));
         }
     };
@@ -72,7 +75,7 @@ mod tests {
         assert_eq!(expect(Kind::Node, "node/node-1").unwrap(), "node-1");
         assert_eq!(expect(Kind::Node, "node-1").unwrap(), "node-1");
         assert_eq!(expect(Kind::Node, "service/web").unwrap_err().code, 2);
-        for wrong in ["", "service/", "a/b/c", "pod/web", "feed/x"] {
+        for wrong in ["", "service/", "a/b/c", "pod/web", "store/x"] {
             assert_eq!(parse(wrong).unwrap_err().code, 2, "{wrong}");
         }
     }

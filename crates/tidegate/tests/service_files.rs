@@ -75,10 +75,16 @@ fn an_unknown_key_comes_with_the_one_that_was_meant() {
     "#]],
     );
     check(
+        "[[stores]]\nname = \"orders\"\n",
+        expect![[r#"
+        error: web.toml:1:3: unknown key "stores" (known: service, feed)
+    "#]],
+    );
+    check(
         "[[feed]]\nname = \"orders\"\n",
         expect![[r#"
-        error: web.toml:1:3: unknown key "feed" (known: service)
-    "#]],
+            error: web.toml:1:1: feed "orders": source: is missing: where rows come from
+        "#]],
     );
 }
 
@@ -285,8 +291,8 @@ fn files_that_are_none() {
     check(
         "# nothing here\n",
         expect![[r#"
-        error: web.toml: holds no service: it starts with [[service]]
-    "#]],
+            error: web.toml: holds nothing: a service starts with [[service]], a feed with [[feed]]
+        "#]],
     );
     check(
         b"name = \"\xff\xfe\"",

@@ -31,6 +31,8 @@ pub enum Fault {
     NoSuchSpec(u32),
     #[error("is not a service file")]
     NotAServiceFile(#[source] serde_json::Error),
+    #[error("is not a feed file")]
+    NotAFeedFile(#[source] serde_json::Error),
     #[error("is not a valid specification")]
     Spec(#[source] SpecError),
     #[error("is not a valid timing")]

@@ -1,7 +1,8 @@
 //! Protobuf messages and the streams that carry them between daemons and the coordinator.
 //!
 //! Owns `proto/tidegate.proto`, the conversions from and to [`protocol::message`] ([`pb`] is what was
-//! generated), the dialling side ([`connect`]) and the answering side ([`serve`]).
+//! generated), the dialling side ([`connect`]), the answering side ([`serve`]) and the streams between nodes
+//! ([`dial_peer`], [`PeerServer`]).
 //!
 //! Whatever comes from outside is checked on the way in: a [`protocol::message`] that leaves this crate
 //! keeps to the [`limits`]. What goes out is cut to them where it is free text.
@@ -14,12 +15,15 @@ mod convert;
 mod error;
 pub mod limits;
 pub mod pb;
+mod peer;
 mod server;
 
 pub use client::{ConnectError, Connection, End, connect};
 pub use error::{Fault, WireError};
+pub use peer::{PeerReceiver, PeerSender, PeerServer, PeerStream, dial_peer};
 pub use server::{
     Acceptor, ConnEvent, ConnId, ControlServer, NotCoordinator, Outbox, SendError, ServeError, serve,
+    serve_all,
 };
 
 /// Metadata of a refusal: where the coordinator answers, as `host:port`.

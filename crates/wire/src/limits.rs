@@ -24,6 +24,21 @@ pub const BACKENDS_PER_SET_MAX: usize = model::spec::COUNT_MAX as usize;
 /// JSON writes one control character as six, and has keys and quotes of its own.
 pub const SPEC_JSON_BYTES_MAX: usize = 8 * model::spec::SPEC_BYTES_MAX;
 
+/// Feeds that one message speaks of.
+pub const FEEDS_MAX: usize = 16_384;
+/// Spans that one message speaks of: more than a feed may have ([`model::spec::IDLE_SPANS_MAX`]).
+pub const SPANS_MAX: usize = 131_072;
+const _: () = assert!(SPANS_MAX as i64 >= model::spec::IDLE_SPANS_MAX);
+/// A span's name: that of a table with its schema, of a file, or what a command calls it.
+pub const SPAN_BYTES_MAX: usize = 512;
+/// What the names of a feed's spans may come to: a report of all of them has to fit.
+pub const SPANS_BYTES_MAX: usize = 8 << 20;
+const _: () = assert!(SPANS_BYTES_MAX + 8 * SPANS_MAX <= UP_BYTES_MAX / 2);
+/// Spans that a maintainer's report names as in trouble. The rest is left out when sent.
+pub const TROUBLES_MAX: usize = 1024;
+/// Tells directories apart.
+pub const MARK_BYTES_MAX: usize = 1024;
+
 /// A message from a daemon: a status of every instance, each with a message, fits.
 pub const UP_BYTES_MAX: usize = 32 << 20;
 /// What a status takes beside its message.
@@ -44,6 +59,18 @@ pub const OUTBOX_CAPACITY: usize = 256;
 pub const UP_CAPACITY: usize = 64;
 /// Messages that wait for the daemon. Beyond it the coordinator's queue fills.
 pub const DOWN_CAPACITY: usize = 64;
+
+/// A message from one node to another: everything that a node runs of the largest feed, some of it in
+/// trouble.
+pub const PEER_BYTES_MAX: usize = 64 << 20;
+/// Messages that wait for one node. What comes beyond is dropped: everything that nodes say to each other
+/// is said again, and a slow one must not hold the other's memory.
+pub const PEER_CAPACITY: usize = 4096;
+/// How long a node that dialled may take for its greeting.
+pub const PEER_HELLO_TIMEOUT: Duration = Duration::from_secs(3);
+/// A node that is gone without a word is noticed this soon, so that another life of it is dialled.
+pub const PEER_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+pub const PEER_KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// From dialling to the coordinator's yes or no. Shorter than any `fence_after` worth setting, so that
 /// one candidate that swallows packets does not cost a node its lease.

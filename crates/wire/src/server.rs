@@ -33,6 +33,7 @@ use crate::{
         self,
         control_server::{Control, ControlServer as GeneratedServer},
     },
+    peer::{self, PeerServer},
 };
 
 /// One stream of one daemon. Never given twice in the life of a [`ControlServer`].
@@ -123,14 +124,27 @@ pub async fn serve<A: Acceptor>(
     server: ControlServer<A>,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
-    let control = ControlService { server: Arc::new(server), shutdown: shutdown.clone() };
-    let control = GeneratedServer::new(control)
-        .max_decoding_message_size(UP_BYTES_MAX)
-        .max_encoding_message_size(DOWN_BYTES_MAX);
+    serve_all(listener, Some(server), None, shutdown).await
+}
+
+/// Answers daemons as a candidate, as a worker, or as both, until `shutdown`.
+pub async fn serve_all<A: Acceptor>(
+    listener: TcpListener,
+    control: Option<ControlServer<A>>,
+    peers: Option<PeerServer>,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError> {
+    let control = control.map(|server| {
+        let control = ControlService { server: Arc::new(server), shutdown: shutdown.clone() };
+        GeneratedServer::new(control)
+            .max_decoding_message_size(UP_BYTES_MAX)
+            .max_encoding_message_size(DOWN_BYTES_MAX)
+    });
     let serving = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
-        .add_service(control)
+        .add_optional_service(control)
+        .add_optional_service(peers.map(peer::service))
         .serve_with_incoming_shutdown(
             TcpIncoming::from(listener).with_nodelay(Some(true)),
             shutdown.clone().cancelled_owned(),

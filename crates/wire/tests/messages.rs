@@ -8,6 +8,7 @@ use std::sync::Arc;
 use model::{Code, InstanceId};
 use proptest::prelude::*;
 use prost::Message;
+use protocol::message::feed::Peer;
 use protocol::message::{Down, DownBody, Heartbeat, Order, Up, UpBody, What};
 use wire::{WireError, limits, pb};
 
@@ -31,6 +32,13 @@ proptest! {
     }
 
     #[test]
+    fn what_a_node_says_to_another_arrives_as_it_was_said(peer in arbitrary::feeds::peer()) {
+        let bytes = pb::PeerMessage::from(&peer).encode_to_vec();
+        let taken = Peer::try_from(pb::PeerMessage::decode(bytes.as_slice()).unwrap());
+        prop_assert_eq!(taken.unwrap(), peer);
+    }
+
+    #[test]
     fn arbitrary_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
         take(&bytes);
     }
@@ -40,9 +48,11 @@ proptest! {
     fn damaged_messages_do_no_harm(
         up in arbitrary::up(),
         down in arbitrary::down(),
+        peer in arbitrary::feeds::peer(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
-        for mut bytes in [pb::Up::from(&up).encode_to_vec(), pb::Down::from(&down).encode_to_vec()] {
+        let peer = pb::PeerMessage::from(&peer).encode_to_vec();
+        for mut bytes in [pb::Up::from(&up).encode_to_vec(), pb::Down::from(&down).encode_to_vec(), peer] {
             // An empty message has nothing to damage.
             let length = bytes.len().max(1);
             bytes.resize(length, 0);
@@ -60,6 +70,9 @@ fn take(bytes: &[u8]) {
     }
     if let Ok(down) = pb::Down::decode(bytes) {
         drop(Down::try_from(down));
+    }
+    if let Ok(peer) = pb::PeerMessage::decode(bytes) {
+        drop(Peer::try_from(peer));
     }
 }
 
@@ -149,6 +162,29 @@ fn what_the_coordinator_says_wrongly_is_refused_by_name() {
     let nothing = pb::Orders { specs: vec![], orders: vec![pb::Order::default()] };
     refused(down(pb::down::Body::Orders(nothing)), "order.what");
     refused(down(pb::down::Body::Sets(pb::Sets::default())), "sets.revision");
+}
+
+#[test]
+fn what_a_node_says_wrongly_to_another_is_refused_by_name() {
+    let refused = |body: Option<pb::peer_message::Body>, field| {
+        let (from, feed) = ("node-1".to_owned(), "orders".to_owned());
+        refused::<_, Peer>(pb::PeerMessage { from, feed, body, ..Default::default() }, field);
+    };
+    refused(None, "peer_message.body");
+    let ask =
+        |spec: &[u8]| pb::peer_message::Body::Ask(pb::Ask { spec: spec.to_vec(), ..Default::default() });
+    refused(Some(ask(b"{}")), "ask.spec");
+    refused(Some(ask(br#"{"name":"another","kind":"idle","spans":3}"#)), "ask.spec");
+    let held = |held: pb::Held| {
+        pb::peer_message::Body::News(pb::HeldSpans { held: vec![held], ..Default::default() })
+    };
+    refused(Some(held(pb::Held::default())), "held.state");
+    let span = "x".repeat(limits::SPAN_BYTES_MAX + 1);
+    refused(Some(held(pb::Held { span, ..Default::default() })), "held.span");
+    let orders = pb::SpanOrders { roster: None, orders: vec![] };
+    refused(Some(pb::peer_message::Body::Orders(orders)), "span_orders.roster");
+    let spans = vec![pb::SpanProgress::default()];
+    refused(Some(pb::peer_message::Body::Progress(pb::Progress { spans })), "span_progress.checkpoint");
 }
 
 #[test]

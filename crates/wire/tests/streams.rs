@@ -96,7 +96,7 @@ fn heartbeat(seq: u64) -> Up {
 }
 
 fn answer(seq: u64) -> Down {
-    let body = DownBody::Answer(HeartbeatAnswer { heartbeat: seq, stored: vec![] });
+    let body = DownBody::Answer(HeartbeatAnswer { heartbeat: seq, stored: vec![], feeds: vec![] });
     Down { seq, cluster: ClusterId(1), term: Term(2), body }
 }
 

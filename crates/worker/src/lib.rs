@@ -2,8 +2,8 @@
 //! [`protocol::node`].
 //!
 //! Owns: how an instance is started and kept ([`shim`], [`runtime`], [`cgroup`]), looked after
-//! ([`checks`], [`logs`]), given what it needs ([`ports`], [`volumes`]), and the one task that performs
-//! what the node decides ([`agent`]).
+//! ([`checks`], [`logs`]), given what it needs ([`ports`], [`volumes`]), the tasks of dispatchers and the
+//! streams between nodes ([`feeds`]), and the one task that performs what the node decides ([`agent`]).
 //!
 //! *Invariant:* nothing here decides whether an instance should run. What was found after a restart is
 //! told as facts; what to do with it is the node's.
@@ -11,6 +11,7 @@
 pub mod agent;
 pub mod cgroup;
 pub mod checks;
+pub mod feeds;
 pub mod host;
 pub mod logs;
 pub mod ports;

@@ -1,6 +1,7 @@
 //! Figures of the real binary with real processes: what an operator would measure.
 
 mod failover;
+mod feeds;
 mod hundred;
 mod stage;
 mod traffic;
@@ -8,7 +9,7 @@ mod traffic;
 use crate::report::Report;
 
 /// What is measured here. A filter that names only these skips the million instances of the others.
-pub const NAMES: [&str; 3] = [hundred::NAME, traffic::NAME, failover::NAME];
+pub const NAMES: [&str; 5] = [hundred::NAME, traffic::NAME, failover::NAME, feeds::OFF_A_NODE, feeds::GAP];
 
 pub fn run(report: &mut Report) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -21,6 +22,12 @@ pub fn run(report: &mut Report) -> anyhow::Result<()> {
         }
         if report.wants(failover::NAME) {
             failover::run(report).await?;
+        }
+        if report.wants(feeds::OFF_A_NODE) {
+            feeds::off_a_node(report).await?;
+        }
+        if report.wants(feeds::GAP) {
+            feeds::gap(report).await?;
         }
         Ok(())
     })

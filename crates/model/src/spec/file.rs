@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, Probe, ServiceSpec};
+use super::{FeedFile, Kind, Probe, ServiceSpec};
 use crate::units::{format_bytes, format_duration};
 
 /// A whole file.
@@ -16,6 +16,8 @@ use crate::units::{format_bytes, format_duration};
 pub struct SpecFile {
     #[serde(default)]
     pub service: Vec<ServiceFile>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub feed: Vec<FeedFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

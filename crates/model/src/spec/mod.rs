@@ -1,5 +1,6 @@
-//! What a service is: the specification as it is kept, and [`file`], as people write it.
+//! What a service and a feed are: the specification as it is kept, and [`file`], as people write it.
 
+pub mod feed;
 pub mod file;
 mod validate;
 
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Millis;
 
+pub use feed::{FeedFile, FeedSpec, IDLE_SPANS_MAX, PipelineSpec, Sink, Source};
 pub use file::{ServiceFile, SpecError};
 pub use validate::{expand, is_valid_name};
 

@@ -14,12 +14,16 @@
 //! planner of services does the rest, so that a rollout, a drain and a failure share one plan and one
 //! budget. Cancelling takes the drain out of its input, and what remains to do follows from that.
 
+mod feeds;
 mod leave;
 mod preview;
 mod queue;
 mod status;
 
+pub use feeds::{FeedsLeft, Loads, SeenFeeds, preview_feeds};
 pub use leave::{Class, Leave, class_of, must_leave};
 pub use preview::{Move, Preview, preview};
-pub use queue::{DEADLINE_WINDOW, Edges, Facts, Limits, advance, advance_with, edge_leaves_for, remaining};
+pub use queue::{
+    DEADLINE_WINDOW, Dispatchers, Edges, Facts, Limits, advance, advance_with, edge_leaves_for, remaining,
+};
 pub use status::{Paused, Seen, Status, UnitStatus, status};

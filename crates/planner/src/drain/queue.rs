@@ -1,6 +1,6 @@
 //! Whose turn it is, whose time is over, and who is done.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     Change, Cluster, Code, Drain, DrainNode, DrainState, Ending, Instance, InstanceId, Intent, Millis, Node,
@@ -41,6 +41,7 @@ impl Default for Limits {
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub edges: Edges,
+    pub dispatchers: Dispatchers,
     /// No turn comes, no time is over and no edge is told to leave; what is on its way arrives.
     pub paused: bool,
 }
@@ -54,7 +55,25 @@ pub enum Edges {
     Seen(BTreeSet<(NodeIx, u64)>),
 }
 
+/// How many dispatchers nodes have.
+#[derive(Clone, Debug)]
+pub enum Dispatchers {
+    /// None, anywhere: the drain is only played through.
+    Assumed,
+    /// By the node's own inventory. One that is not named has not acknowledged the closed set, or is
+    /// silent: nobody knows.
+    Seen(BTreeMap<NodeIx, u32>),
+}
+
 impl Facts {
+    /// `None`: unknown, which is never zero.
+    fn dispatchers_on(&self, node: NodeIx) -> Option<u32> {
+        match &self.dispatchers {
+            Dispatchers::Assumed => Some(0),
+            Dispatchers::Seen(counts) => counts.get(&node).copied(),
+        }
+    }
+
     fn has_withdrawn(&self, node: NodeIx, drain: u64) -> bool {
         match &self.edges {
             Edges::Assumed => true,
@@ -89,7 +108,11 @@ pub(super) fn is_only_edge(cluster: &Cluster, node: NodeIx) -> bool {
 
 /// As [`advance_with`], where nobody is there to look at.
 pub fn advance(txn: &mut Txn<'_>, limits: Limits) -> Option<Time> {
-    advance_with(txn, limits, &Facts { edges: Edges::Assumed, paused: false })
+    advance_with(
+        txn,
+        limits,
+        &Facts { edges: Edges::Assumed, dispatchers: Dispatchers::Assumed, paused: false },
+    )
 }
 
 /// Brings every unfinished drain to where it stands now; returns when to look again.
@@ -178,7 +201,7 @@ fn follow_ending(txn: &mut Txn<'_>, part: &DrainNode) {
     let Some(entry) = txn.node_by_id(part.node.as_str()) else { return };
     let intent = match part.options.then {
         Then::Stay => Intent::Drained,
-        Then::Stop => Intent::Stopping,
+        Then::Stop | Then::AwaitStop => Intent::Stopping,
     };
     let next = Node { intent, ..entry.rec.clone() };
     txn.put(Change::Node(next));
@@ -190,7 +213,8 @@ pub(super) fn busy(cluster: &Cluster, of: impl Fn(NodeIx) -> bool) -> u32 {
         let included = node.drain.as_ref().is_some_and(|drain| drain.include_stateful);
         let mut units = remaining(cluster, *ix).map(|(_, class)| class == Class::Stateful && !included);
         // The first that is not blocked will do, and nothing left at all is no blocker either.
-        node.is_draining() && units.next().is_none_or(|blocked| !blocked || units.any(|blocked| !blocked))
+        let movable = units.next().is_none_or(|blocked| !blocked || units.any(|blocked| !blocked));
+        node.is_draining() && (movable || cluster.maintainer_count(&node.rec.id) > 0)
     });
     draining.count() as u32
 }
@@ -202,7 +226,8 @@ fn begin(txn: &Txn<'_>, part: &mut DrainNode) {
     part.progress_at = Some(now);
     part.deadline = part.options.deadline.map(|span| now + span);
     let units = |ix| left(txn, ix, part.options.ignore_system).count() as u32;
-    part.total = txn.node_ix(part.node.as_str()).map_or(0, units);
+    let maintainers = txn.maintainer_count(&part.node) as u32;
+    part.total = txn.node_ix(part.node.as_str()).map_or(0, units) + maintainers;
 }
 
 /// What a drain of this node still has to see off: everything the node has not reported stopped.
@@ -238,13 +263,24 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
         units += 1;
         stateful.extend((class == Class::Stateful).then_some(id));
     }
-    let done = part.total.saturating_sub(units);
-    if done > part.done {
+    let maintainers = txn.maintainer_count(&part.node) as u32;
+    let dispatchers = facts.dispatchers_on(ix);
+    let feeds_are_gone = maintainers == 0 && dispatchers == Some(0);
+    let all = units + maintainers + dispatchers.unwrap_or(0);
+    // How many dispatchers there are may become known only after it began.
+    if dispatchers.is_some_and(|count| count > 0) {
+        part.total = part.total.max(part.done + all);
+    }
+    let done = part.total.saturating_sub(all);
+    if done > part.done && dispatchers.is_some() {
         (part.done, part.progress_at) = (done, Some(now));
     }
     part.blocked = !stateful.is_empty() && !part.options.include_stateful && !part.options.ack_stateful;
     part.stalled = part.progress_at.is_some_and(|at| now.since(at) >= limits.stall_after);
     let may_stay = !part.options.include_stateful && (part.options.ack_stateful || part.deadline_reached);
+    if !feeds_are_gone {
+        return;
+    }
     if units == 0 {
         // What is copied from the node needs the node; past the deadline nothing is waited for.
         let done_with = || replacements_are_up(txn, ix, part) && scratch::handed_over(txn, ix).is_empty();

@@ -6,6 +6,7 @@ use model::{
 };
 
 use super::{
+    feeds::{self, FeedsLeft, SeenFeeds},
     leave::{Class, Leave, class_of, must_leave},
     queue::is_only_edge,
 };
@@ -32,6 +33,7 @@ pub struct Status {
     pub units: Vec<UnitStatus>,
     /// What the node as a whole waits for, and what its operator should know.
     pub waits: Vec<Reason>,
+    pub feeds: FeedsLeft,
     pub progress: f64,
     pub eta: Option<Millis>,
     pub eta_basis: String,
@@ -42,6 +44,8 @@ pub struct Seen<'a> {
     pub reasons: &'a dyn Fn(ServiceIx) -> &'a [Reason],
     pub edges_left: &'a dyn Fn(InstanceId) -> usize,
     pub paused: Option<Paused>,
+    /// `None` where nobody is there to look at.
+    pub feeds: Option<SeenFeeds<'a>>,
 }
 
 /// Why nothing begins to move for any drain's sake.
@@ -75,7 +79,11 @@ pub fn status(cluster: &Cluster, part: &DrainNode, seen: &Seen<'_>, now: Time) -
         (None, Some(_)) => (None, "the edge's open connections finish".to_owned()),
         (None, None) => estimate(cluster, part, &units, now),
     };
-    Status { units, waits: waits(cluster, ix, part, seen, now), progress, eta, eta_basis }
+    let (feeds, feed_waits) =
+        seen.feeds.as_ref().map(|seen| feeds::left(cluster, part, seen)).unwrap_or_default();
+    let mut waits = waits(cluster, ix, part, seen, now);
+    waits.extend(feed_waits);
+    Status { units, waits, feeds, progress, eta, eta_basis }
 }
 
 fn waits(cluster: &Cluster, ix: NodeIx, part: &DrainNode, seen: &Seen<'_>, now: Time) -> Vec<Reason> {

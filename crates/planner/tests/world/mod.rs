@@ -11,7 +11,7 @@ use model::{
 };
 use planner::{
     Drains, Ids, Planned,
-    drain::{Edges, Facts, Limits, advance_with},
+    drain::{Dispatchers, Edges, Facts, Limits, advance_with},
     reconcile_with,
 };
 
@@ -76,6 +76,7 @@ impl World {
             instance_ids_reserved: 1024,
             audit_next: 0,
             drain_epoch: 0,
+            maintainer_epoch: 0,
         }));
         let ids = Ids::new(cluster.meta());
         let (drains, now, limits) = (Drains::Go, Time(1_000_000), World::LIMITS);
@@ -103,6 +104,7 @@ impl World {
             memory_caps: MemoryCaps::CgroupV2,
             foreign: false,
             registered_at: self.now,
+            lingers: None,
         }));
     }
 
@@ -230,7 +232,7 @@ impl World {
                 Edges::Seen(gone.iter().map(|(node, drain)| (ix(node), *drain)).collect())
             }
         };
-        let facts = Facts { edges, paused: self.drains == Drains::Paused };
+        let facts = Facts { edges, dispatchers: Dispatchers::Assumed, paused: self.drains == Drains::Paused };
         let mut txn = Txn::new(&mut self.cluster, self.now);
         self.wake = advance_with(&mut txn, self.limits, &facts);
         total += txn.finish().0.len();

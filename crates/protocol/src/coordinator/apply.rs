@@ -4,19 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Change, Code, Rollout, RolloutState, Service, ServiceName, Time};
 
-use super::{Answer, ApiError, Applied, Apply, Coordinator, ErrorKind, Outcome, requests::being_removed};
+use super::{
+    Answer, ApiError, Applied, Apply, ApplyFeed, Coordinator, ErrorKind, Outcome, requests::being_removed,
+};
 
 impl Coordinator {
-    pub(super) fn apply_services(&mut self, services: Vec<Apply>, now: Time) -> Result<Answer, ApiError> {
+    pub(super) fn apply(
+        &mut self,
+        services: Vec<Apply>,
+        feeds: Vec<ApplyFeed>,
+        now: Time,
+    ) -> Result<Answer, ApiError> {
         self.refuse_conflicts(&services)?;
+        self.check_feeds(&feeds)?;
         let mut applied = Vec::new();
         for apply in services {
             let (outcome, record) = self.outcome(&apply, now);
             if let Some(record) = record {
                 self.change(now, |txn, _| txn.put(Change::Service(record)));
             }
-            applied.push(Applied { name: apply.name, outcome });
+            applied.push(Applied { kind: "service", name: apply.name.to_string(), outcome });
         }
+        applied.extend(self.apply_feeds(feeds, now));
         Ok(Answer::Applied(applied))
     }
 

@@ -1,12 +1,12 @@
 //! Drains: accepted or refused in one step, changed and cancelled at any time before their ending.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Change, Cluster, Code, Drain, DrainNode, DrainOptions, DrainState, Ending, Intent, Meta, Millis, NodeId,
-    NodeIx, Return, Then, Time,
+    Change, Cluster, Code, Drain, DrainNode, DrainOptions, DrainState, Ending, FeedName, Intent, Meta,
+    Millis, NodeId, NodeIx, Return, Then, Time,
 };
-use planner::drain::{self, Edges, Facts, Paused, Preview, Status};
+use planner::drain::{self, Dispatchers, Edges, Facts, Paused, Preview, Status};
 
 use super::{Answer, ApiError, Coordinator, DrainRequest, ErrorKind, timers::Timer};
 
@@ -14,6 +14,8 @@ use super::{Answer, ApiError, Coordinator, DrainRequest, ErrorKind, timers::Time
 const DRAINS_KEPT: usize = 200;
 /// Nobody waits longer than this for a drain.
 const DEADLINE_MAX: Millis = Millis::secs(30 * 24 * 3600);
+/// From one maintainer to the next, where nothing is in the way.
+const HAND_OVER_GUESS: Millis = Millis::secs(1);
 /// Bytes of message and metadata together.
 const META_BYTES_MAX: usize = 16 * 1024;
 
@@ -26,7 +28,8 @@ impl Coordinator {
         self.watch_own_node(now);
         let limits = self.limits;
         let edges = Edges::Seen(self.withdrawn_edges());
-        let facts = Facts { edges, paused: self.paused_since.is_some() };
+        let dispatchers = Dispatchers::Seen(self.dispatchers_of_closed());
+        let facts = Facts { edges, dispatchers, paused: self.paused_since.is_some() };
         match self.change(now, |txn, _| drain::advance_with(txn, limits, &facts)) {
             Some(at) => self.timers.set(Timer::Drains, at),
             None => self.timers.clear(Timer::Drains),
@@ -42,6 +45,7 @@ impl Coordinator {
             return;
         }
         self.paused_since = closed.then_some(now);
+        self.wake_feeds();
         let draining = self.cluster.nodes().filter(|(_, node)| node.is_draining());
         let draining: Vec<NodeIx> = draining.map(|(ix, _)| ix).collect();
         for node in draining {
@@ -79,14 +83,27 @@ impl Coordinator {
         self.preflight(&nodes)?;
         let options =
             options(&DrainOptions { deadline: self.limits.default_deadline, ..Default::default() }, &request);
+        let told = (request.message.unwrap_or_default(), request.meta.unwrap_or_default());
+        Ok(Answer::Draining(self.store_drain(&nodes, &options, told, (by, from), now)))
+    }
+
+    /// From here on the nodes are closed.
+    pub(super) fn store_drain(
+        &mut self,
+        nodes: &[NodeIx],
+        options: &DrainOptions,
+        (message, meta): (String, BTreeMap<String, String>),
+        (by, from): (&str, &str),
+        now: Time,
+    ) -> u64 {
         let epoch = self.cluster.meta().drain_epoch + 1;
         let part = |ix: &NodeIx| DrainNode::queued(self.cluster.node(*ix).rec.id.clone(), options.clone());
         let record = Drain {
             epoch,
             by: by.to_owned(),
             from: from.to_owned(),
-            message: request.message.unwrap_or_default(),
-            meta: request.meta.unwrap_or_default(),
+            message,
+            meta,
             created_at: now,
             nodes: nodes.iter().map(part).collect(),
         };
@@ -100,7 +117,7 @@ impl Coordinator {
                 txn.put(Change::DrainGone(epoch));
             }
         });
-        Ok(Answer::Draining(epoch))
+        epoch
     }
 
     /// The nodes of a request, in its order, each once.
@@ -275,7 +292,14 @@ impl Coordinator {
         let reasons = |service| self.reasons(service);
         let edges_left = |id| self.edges_left(id);
         let paused = self.drains_paused(now);
-        let seen = drain::Seen { reasons: &reasons, edges_left: &edges_left, paused };
+        let ix = self.cluster.node_ix(part.node.as_str());
+        let wait = |feed: &model::FeedName| self.feed_seen(feed).and_then(|seen| seen.wait.clone());
+        let feeds = Some(drain::SeenFeeds {
+            dispatchers: ix.and_then(|ix| self.dispatchers_on(ix)),
+            last_said: ix.and_then(|ix| self.dispatchers_last_said(ix)),
+            wait: &wait,
+        });
+        let seen = drain::Seen { reasons: &reasons, edges_left: &edges_left, paused, feeds };
         drain::status(&self.cluster, part, &seen, now)
     }
 
@@ -291,9 +315,12 @@ impl Coordinator {
                 DrainOptions { deadline: self.limits.default_deadline, ..Default::default() }
             }
         };
+        let said = nodes.iter().map(|ix| self.dispatchers_last_said(*ix).cloned().unwrap_or_default());
         Ok(Rehearsal {
             cluster: self.cluster.clone(),
             nodes: nodes.iter().map(|ix| self.cluster.node(*ix).rec.id.clone()).collect(),
+            dispatchers: said.collect(),
+            maintainer_batch: self.feed_limits.maintainer_batch,
             options: options(&before, request),
             limits: self.limits,
             now,
@@ -312,6 +339,9 @@ impl Coordinator {
 pub struct Rehearsal {
     cluster: Cluster,
     nodes: Vec<NodeId>,
+    /// Of each of them, as it said last.
+    dispatchers: Vec<BTreeMap<FeedName, u32>>,
+    maintainer_batch: u32,
     options: DrainOptions,
     limits: drain::Limits,
     now: Time,
@@ -321,8 +351,25 @@ impl Rehearsal {
     /// One preview per node, in the order of their turns.
     pub fn play(&self) -> Vec<(NodeId, Preview)> {
         let nodes: Vec<&str> = self.nodes.iter().map(NodeId::as_str).collect();
-        let previews = drain::preview(&self.cluster, &nodes, &self.options, self.limits, self.now);
+        let mut previews = drain::preview(&self.cluster, &nodes, &self.options, self.limits, self.now);
+        self.play_feeds(&mut previews);
         self.nodes.iter().cloned().zip(previews).collect()
+    }
+
+    /// Feeds move beside what runs there.
+    fn play_feeds(&self, previews: &mut [Preview]) {
+        let closed: Vec<NodeIx> =
+            self.nodes.iter().filter_map(|node| self.cluster.node_ix(node.as_str())).collect();
+        let mut loads = drain::Loads::without(&self.cluster, &closed);
+        for ((ix, said), preview) in closed.iter().zip(&self.dispatchers).zip(previews) {
+            let (moves, waits) =
+                drain::preview_feeds(&self.cluster, *ix, &mut loads, self.maintainer_batch, Some(said));
+            let waves = moves.last().map_or(0, |last| last.wave);
+            preview.waves = preview.waves.max(waves);
+            preview.eta = preview.eta.max(Millis(HAND_OVER_GUESS.0 * u64::from(waves)));
+            preview.moves.extend(moves);
+            preview.waits.extend(waits);
+        }
     }
 
     /// As it was when it was asked.
@@ -335,7 +382,7 @@ fn options(before: &DrainOptions, request: &DrainRequest) -> DrainOptions {
     // A node that is stopped comes back when it is started again, unless it was said otherwise.
     let back = match (request.back, request.then) {
         (Some(back), _) => back,
-        (None, Some(Then::Stop)) => Return::Restart,
+        (None, Some(Then::Stop | Then::AwaitStop)) => Return::Restart,
         (None, _) => before.back,
     };
     DrainOptions {

@@ -5,11 +5,15 @@
 //! events) waits until those changes are committed.
 
 mod apply;
+mod captures;
 mod drains;
 mod edges;
+mod feed_requests;
+mod feeds;
 mod orders;
 mod request;
 mod requests;
+mod roster;
 mod sessions;
 mod sets;
 mod settle;
@@ -18,17 +22,22 @@ mod timers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{
-    Change, Cluster, Code, Event, EventKind, Health, InstanceId, Meta, NodeIx, Reason, ServiceIx, Term, Time,
-    Txn, encode_change,
+    Change, Cluster, Code, Event, EventKind, Health, Instance, InstanceId, Meta, NodeIx, Reason, ServiceIx,
+    Term, Time, Txn, encode_change,
 };
 pub use planner::drain::{
     Class, Limits as DrainLimits, Move, Paused, Preview, Status as DrainStatus, UnitStatus, class_of,
 };
+pub use planner::feeds::Limits as FeedLimits;
 use planner::{Ids, drain::Limits};
 
+pub use captures::{ANOTHER_DRAIN, CaptureLeft, Liveness, NODE_DISABLED};
 pub use drains::Rehearsal;
+use feeds::FeedDesk;
+pub use feeds::{FeedMoves, FeedSeen};
 pub use request::{
-    Answer, ApiError, Applied, Apply, Asked, DrainRequest, ErrorKind, Outcome, Request, WantedIntent,
+    Answer, ApiError, Applied, Apply, ApplyFeed, Asked, DrainRequest, ErrorKind, Outcome, Request,
+    WantedIntent,
 };
 
 use crate::{
@@ -37,6 +46,7 @@ use crate::{
     message::{BackendSet, Down, EdgeReport, Inventory, SetRevision, Up},
 };
 
+use roster::RosterTable;
 use sessions::Session;
 use sets::SetTable;
 use timers::{Timer, Timers};
@@ -129,6 +139,8 @@ pub enum Output {
     Resign {
         why: String,
     },
+    /// As `Resign`, because it was asked for: let another take office.
+    HandOver,
 }
 
 /// What a coordinator takes office with.
@@ -147,6 +159,7 @@ pub struct Start {
     /// Where it answers HTTP.
     pub api: String,
     pub drain: Limits,
+    pub feeds: FeedLimits,
 }
 
 /// What is seen of a node, beside its record.
@@ -188,8 +201,12 @@ pub struct Coordinator {
     limits: Limits,
     /// Something changed that a drain may be waiting for.
     drains_dirty: bool,
-    /// Who is in office here.
+    roster: RosterTable,
+    feeds: FeedDesk,
+    feed_limits: FeedLimits,
+    /// Who is in office here, and since when.
     candidate: String,
+    in_office_since: Time,
     /// Since when this coordinator's own node is closed: drains pause under it.
     paused_since: Option<Time>,
     /// Nodes whose edges may have to be told what to do.
@@ -221,7 +238,11 @@ impl Coordinator {
             api: start.api,
             limits: start.drain,
             drains_dirty: true,
+            roster: RosterTable::new(start.term),
+            feeds: FeedDesk::default(),
+            feed_limits: start.feeds,
             candidate: start.candidate.clone(),
+            in_office_since: now,
             paused_since: None,
             edges_touched: BTreeSet::new(),
             cluster: start.cluster,
@@ -264,6 +285,12 @@ impl Coordinator {
             .filter(|(_, node)| node.rec.health != Health::Offline)
             .map(|(ix, _)| ix)
             .collect();
+        self.feeds.dirty.extend(self.cluster.feeds().map(|feed| feed.name.clone()));
+        let all: Vec<NodeIx> = self.cluster.nodes().map(|(ix, _)| ix).collect();
+        for node in all {
+            self.watch_lingering(node, now, Some(now));
+            self.roster_follows(node, now);
+        }
         for node in up {
             self.heard.insert(node, now);
             self.timers.set(Timer::Node(node), now + self.timing.degraded_after);
@@ -279,8 +306,13 @@ impl Coordinator {
             Input::Up { conn, message } => self.heard_from(conn, message, now),
             Input::Closed { conn } => self.lost_stream(conn),
             Input::Request { id, asked } => {
+                let hands_over = matches!(asked.request, Request::HandOver);
                 let result = self.answer(asked, now);
                 self.outbox.push_back((self.log.last_group(), Output::Reply { id, result }));
+                if hands_over {
+                    // Who asked is answered first.
+                    self.outbox.push_back((self.log.last_group(), Output::HandOver));
+                }
             }
             Input::OfficeHolds { until } => self.office_until = until,
             Input::Stored(outcome) => return self.stored(outcome, now),
@@ -323,6 +355,9 @@ impl Coordinator {
                 Timer::Drains => self.drains_dirty = true,
                 Timer::Balance => self.balance(now),
                 Timer::LastNode => self.reopen_last_node(now),
+                Timer::Feeds => self.wake_feeds(),
+                Timer::Roster => self.send_roster(now),
+                Timer::Lingers(node) => self.lingers_no_more(node, now),
                 Timer::Resend(node) => self.resend_orders(node, now),
                 Timer::Commit => {
                     if let Some(step) = self.log.retry() {
@@ -339,32 +374,32 @@ impl Coordinator {
         let mut txn = Txn::new(&mut self.cluster, now);
         let result = make(&mut txn, &mut self.ids);
         let (changes, events) = txn.finish();
+        self.take_note(&changes, now);
+        for group in changes.chunks(GROUP_RECORDS_MAX) {
+            let ops = group.iter().map(|change| encode_change(&self.cluster, change)).collect();
+            self.log.push(ops);
+        }
+        let group = self.log.last_group();
+        self.outbox.extend(events.into_iter().map(|event| (group, Output::Event(event))));
+        result
+    }
+
+    /// What has to be looked at again because of these changes.
+    fn take_note(&mut self, changes: &[Change], now: Time) {
         let mut closed: BTreeSet<NodeIx> = BTreeSet::new();
+        let mut changed: BTreeSet<NodeIx> = BTreeSet::new();
         let drains = self.cluster.drains().rev().any(model::Drain::is_unfinished);
-        for change in &changes {
+        for change in changes {
             match change {
                 Change::Instance(instance) => {
-                    self.touched.insert(instance.id);
-                    self.dirty.insert(instance.service);
-                    // It may be the replacement that a node's ending waits for.
-                    self.drains_dirty |= drains && instance.is_available();
-                    if self.cluster.node(instance.node).is_draining() {
-                        self.drains_dirty = true;
-                        // System instances wait for the last of the others.
-                        closed.extend(instance.is_over().then_some(instance.node));
-                    }
-                    match instance.desired {
-                        model::Desired::Draining => self.draining.insert(instance.id),
-                        model::Desired::Running | model::Desired::Stopped => {
-                            self.draining.remove(&instance.id)
-                        }
-                    };
+                    closed.extend(self.take_note_of(instance, drains));
                 }
                 Change::InstanceGone(id) => {
                     self.draining.remove(id);
                     self.sets.forget(*id);
                 }
                 Change::Node(node) => {
+                    changed.extend(self.cluster.node_ix(node.id.as_str()));
                     self.edges_touched.extend(self.cluster.node_ix(node.id.as_str()));
                     self.drains_dirty = true;
                     self.timers.set(Timer::Balance, now + BALANCE_AFTER);
@@ -376,8 +411,17 @@ impl Coordinator {
                     let nodes =
                         drain.nodes.iter().filter_map(|part| self.cluster.node_ix(part.node.as_str()));
                     let nodes: Vec<NodeIx> = nodes.collect();
+                    changed.extend(nodes.iter().copied());
                     self.edges_touched.extend(&nodes);
                     closed.extend(nodes);
+                }
+                Change::Feed(feed) => {
+                    self.drains_dirty |= drains;
+                    self.feeds.dirty.insert(feed.name.clone());
+                }
+                Change::FeedGone(name) => {
+                    self.drains_dirty |= drains;
+                    self.feeds.dirty.insert(name.clone());
                 }
                 Change::Service(service) => {
                     self.drains_dirty |= drains;
@@ -392,17 +436,32 @@ impl Coordinator {
                 | Change::DrainGone(_) => {}
             }
         }
+        for node in changed {
+            self.roster_follows(node, now);
+            self.feeds_follow(node);
+        }
         for node in closed {
             self.health_follows(node);
             self.roomier();
         }
-        for group in changes.chunks(GROUP_RECORDS_MAX) {
-            let ops = group.iter().map(|change| encode_change(&self.cluster, change)).collect();
-            self.log.push(ops);
+    }
+
+    /// The node on which others may wait for this one to be gone.
+    fn take_note_of(&mut self, instance: &Instance, drains: bool) -> Option<NodeIx> {
+        self.touched.insert(instance.id);
+        self.dirty.insert(instance.service);
+        match instance.desired {
+            model::Desired::Draining => self.draining.insert(instance.id),
+            model::Desired::Running | model::Desired::Stopped => self.draining.remove(&instance.id),
+        };
+        // It may be the replacement that a node's ending waits for.
+        self.drains_dirty |= drains && instance.is_available();
+        if !self.cluster.node(instance.node).is_draining() {
+            return None;
         }
-        let group = self.log.last_group();
-        self.outbox.extend(events.into_iter().map(|event| (group, Output::Event(event))));
-        result
+        self.drains_dirty = true;
+        // System instances wait for the last of the others.
+        instance.is_over().then_some(instance.node)
     }
 
     /// What may leave: everything that waits for nothing, and the next transaction.
@@ -420,6 +479,10 @@ impl Coordinator {
         let committed = self.log.committed();
         while self.outbox.front().is_some_and(|(group, _)| *group <= committed) {
             outputs.extend(self.outbox.pop_front().map(|(_, output)| output));
+            if matches!(outputs.last(), Some(Output::HandOver)) {
+                self.resigned = true;
+                break;
+            }
         }
         outputs
     }

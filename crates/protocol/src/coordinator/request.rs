@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use model::{Code, InstanceId, Millis, Return, ServiceName, ServiceSpec, Then};
+use model::{
+    Code, FeedName, FeedSpec, FeedState, InstanceId, Millis, Return, ServiceName, ServiceSpec, Then,
+};
 
 /// One request, with who asks and from where for the audit log.
 #[derive(Clone, Debug)]
@@ -14,8 +16,15 @@ pub struct Asked {
 
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Create or update services; all or none.
-    Apply(Vec<Apply>),
+    /// Create or update services and feeds; all or none.
+    Apply {
+        services: Vec<Apply>,
+        feeds: Vec<ApplyFeed>,
+    },
+    SetFeedState {
+        feed: FeedName,
+        state: FeedState,
+    },
     Remove {
         service: ServiceName,
     },
@@ -41,6 +50,13 @@ pub enum Request {
     },
     /// Start a drain of these nodes, or change the options of one that runs.
     Drain(DrainRequest),
+    /// As a drain of this node, by the rules of those who know nodes as captures.
+    DrainCapture {
+        capture: String,
+        then: Then,
+    },
+    /// Give the office to another candidate.
+    HandOver,
     /// Take one node out of its drain.
     CancelNode {
         node: String,
@@ -51,6 +67,13 @@ pub enum Request {
     },
     /// Answered once everything applied so far is committed: what a read waits for.
     Barrier,
+}
+
+impl Request {
+    /// Services alone.
+    pub fn apply(services: Vec<Apply>) -> Request {
+        Request::Apply { services, feeds: Vec::new() }
+    }
 }
 
 /// What is omitted keeps its value, or has its default.
@@ -78,6 +101,12 @@ pub struct Apply {
     pub spec: Arc<ServiceSpec>,
 }
 
+#[derive(Clone, Debug)]
+pub struct ApplyFeed {
+    pub name: FeedName,
+    pub spec: Arc<FeedSpec>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WantedIntent {
     Active,
@@ -94,7 +123,9 @@ pub enum Answer {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    pub name: ServiceName,
+    /// `service`, `feed`.
+    pub kind: &'static str,
+    pub name: String,
     pub outcome: Outcome,
 }
 
@@ -110,6 +141,8 @@ pub enum Outcome {
         from: u32,
         to: u32,
     },
+    /// Of a feed: it has no releases.
+    Changed,
     Unchanged,
 }
 

@@ -2,8 +2,8 @@
 //! that race cannot both pass.
 
 use model::{
-    Actual, AuditEntry, Change, Desired, Instance, InstanceId, Intent, Kind, Meta, Node, NodeIx, Service,
-    ServiceName, Time, Volume, spec::COUNT_MAX,
+    Actual, AuditEntry, Change, Desired, FeedState, Instance, InstanceId, Intent, Kind, Meta, Node, NodeIx,
+    Service, ServiceName, Time, Volume, spec::COUNT_MAX,
 };
 
 use super::{Answer, ApiError, Asked, Coordinator, ErrorKind, Request, WantedIntent};
@@ -16,7 +16,8 @@ impl Coordinator {
         let what = describe(&asked.request);
         let answer = match asked.request {
             Request::Barrier => return Ok(Answer::Done),
-            Request::Apply(services) => self.apply_services(services, now)?,
+            Request::Apply { services, feeds } => self.apply(services, feeds, now)?,
+            Request::SetFeedState { feed, state } => self.set_feed_state(&feed, state, now)?,
             Request::Remove { service } => self.remove_service(&service, now)?,
             Request::Scale { service, count } => self.scale_service(&service, count, now)?,
             Request::SetIntent { node, intent } => self.set_intent(&node, intent, now)?,
@@ -24,6 +25,14 @@ impl Coordinator {
             Request::StopInstance { id } => self.stop_instance(id, now)?,
             Request::AttachVolume { volume, node } => self.attach_volume(&volume, &node, now)?,
             Request::Drain(request) => self.drain(request, (&asked.who, &asked.from), now)?,
+            Request::DrainCapture { capture, then } => {
+                match self.drain_capture(&capture, then, (&asked.who, &asked.from), now)? {
+                    Some(begun) => begun,
+                    // Asked every second: nothing to write down.
+                    None => return Ok(Answer::Done),
+                }
+            }
+            Request::HandOver => Answer::Done,
             Request::CancelNode { node } => self.cancel_node(&node, now)?,
             Request::CancelDrain { epoch } => self.cancel_drain(epoch, now)?,
         };
@@ -187,10 +196,17 @@ pub(super) fn being_removed(name: &ServiceName) -> ApiError {
 
 fn describe(request: &Request) -> String {
     match request {
-        Request::Apply(services) => {
-            let names: Vec<&str> = services.iter().map(|apply| apply.name.as_str()).collect();
+        Request::Apply { services, feeds } => {
+            let services = services.iter().map(|apply| apply.name.to_string());
+            let names: Vec<String> =
+                services.chain(feeds.iter().map(|apply| format!("feed/{}", apply.name))).collect();
             format!("apply {}", names.join(", "))
         }
+        Request::SetFeedState { feed, state } => match state {
+            FeedState::Running => format!("resume feed/{feed}"),
+            FeedState::Paused => format!("pause feed/{feed}"),
+            FeedState::Removing => format!("remove feed/{feed}"),
+        },
         Request::Remove { service } => format!("remove service/{service}"),
         Request::Scale { service, count } => format!("scale service/{service} to {count}"),
         Request::SetIntent { node, intent: WantedIntent::Active } => format!("enable node/{node}"),
@@ -203,6 +219,8 @@ fn describe(request: &Request) -> String {
             let named: Vec<String> = request.nodes.iter().cloned().chain(selector).collect();
             format!("drain {}", named.join(", "))
         }
+        Request::DrainCapture { capture, .. } => format!("drain {capture} as a capture"),
+        Request::HandOver => "hand the office over".to_owned(),
         Request::CancelNode { node } => format!("cancel the drain of node/{node}"),
         Request::CancelDrain { epoch } => format!("cancel drain {epoch}"),
         Request::Barrier => String::new(),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Actual, Change, ClusterId, Code, Desired, Health, Instance, InstanceId, Intent, Life, Node, NodeIx,
-    ProcessEpoch, Return, Term, Time, VolumeId,
+    Actual, Change, ClusterId, Code, Desired, FeedName, Health, Instance, InstanceId, Intent, Life, Node,
+    NodeIx, ProcessEpoch, Return, Term, Then, Time, VolumeId,
 };
 
 use super::{ConnId, Coordinator, Output, Seen, timers::Timer};
@@ -37,6 +37,14 @@ pub(super) struct Session {
     pub edge: EdgeReport,
     pub sets_sent: Option<SetRevision>,
     pub sets_sent_at: Time,
+    /// Where other daemons reach it.
+    pub rpc: String,
+    /// The closed set that this life of it acknowledged.
+    pub roster: Option<SetRevision>,
+    pub roster_sent: Option<SetRevision>,
+    pub roster_sent_at: Time,
+    /// Its own inventory.
+    pub dispatchers: BTreeMap<FeedName, u32>,
     /// The drain for whose sake its edge was told to be away; `Some(None)`: it was told to serve.
     pub duty_sent: Option<Option<u64>>,
     pub duty_sent_at: Time,
@@ -58,6 +66,11 @@ impl Session {
             edge: EdgeReport::default(),
             sets_sent: None,
             sets_sent_at: now,
+            rpc: String::new(),
+            roster: None,
+            roster_sent: None,
+            roster_sent_at: now,
+            dispatchers: BTreeMap::new(),
             duty_sent: None,
             duty_sent_at: now,
         }
@@ -171,6 +184,7 @@ impl Coordinator {
             self.change(now, |txn, _| txn.put(Change::Node(record)));
         }
         let Some(node) = self.cluster.node_ix(hello.node.as_str()) else { return };
+        self.watch_lingering(node, now, None);
         self.open_session(node, conn, seq, &hello, epoch, now);
         self.registration_follows(node, before.as_ref());
         if let Some(session) = self.sessions.get_mut(&node) {
@@ -186,13 +200,23 @@ impl Coordinator {
                 false => {}
             }
         }
-        let welcome = Welcome { epoch, timing: self.timing, foreign, api: self.api.clone() };
+        let welcome = Welcome {
+            epoch,
+            timing: self.timing,
+            foreign,
+            api: self.api.clone(),
+            moves_per_node: self.feed_limits.moves_per_node,
+        };
         self.send(node, DownBody::Welcome(welcome));
         self.send_all_orders(node, now);
         // Before its sets: one that is to stay away opens no port.
         self.tell_edge(node, now);
         if self.cluster.node(node).rec.roles.edge && !foreign {
             self.send_all_sets(node, now);
+        }
+        self.roster_follows(node, now);
+        if self.cluster.node(node).rec.roles.worker && !foreign {
+            self.feeds_of_new_session(node, now);
         }
     }
 
@@ -250,6 +274,7 @@ impl Coordinator {
             memory_caps: hello.memory_caps.clone(),
             foreign: hello.cluster.is_some_and(|cluster| cluster != self.cluster.meta().cluster),
             registered_at: before.map_or(now, |node| node.registered_at),
+            lingers: self.lingers(before, hello, now),
         }
     }
 
@@ -257,6 +282,11 @@ impl Coordinator {
     fn let_it_stop(&mut self, node: NodeIx) {
         let entry = self.cluster.node(node);
         if entry.rec.intent != Intent::Stopping || entry.drain.is_some() {
+            return;
+        }
+        let id = entry.rec.id.as_str();
+        let part = self.cluster.last_drain_of(id).and_then(|drain| drain.part(id));
+        if part.is_some_and(|part| part.options.then == Then::AwaitStop) {
             return;
         }
         if self.cluster.instances_on(node).all(|instance| instance.is_over()) {
@@ -290,6 +320,7 @@ impl Coordinator {
         let mut session = Session::new(conn, hello.life, epoch, now);
         session.up_seq = seq;
         session.edge = hello.edge.clone();
+        session.rpc = hello.rpc.clone();
         self.drains_dirty |= session.edge.withdrawal.is_some();
         if let Some(old) = self.sessions.remove(&node) {
             if let Some(stale) = old.conn.filter(|stale| *stale != conn) {
@@ -317,7 +348,7 @@ impl Coordinator {
         self.heard.insert(node, now);
         let health = heartbeat.degraded.map_or(Health::Up, Health::Degraded);
         self.set_health(node, health, now);
-        let mut stored = Vec::new();
+        let (mut stored, mut feeds) = (Vec::new(), Vec::new());
         if !self.cluster.node(node).rec.foreign {
             for status in heartbeat.statuses {
                 stored.push((status.instance, status.number));
@@ -326,13 +357,14 @@ impl Coordinator {
             for id in heartbeat.forgotten {
                 self.forgotten(node, id, now);
             }
+            feeds = self.take_feeds(node, heartbeat.roster, heartbeat.feeds, heartbeat.dispatchers, now);
         }
         self.remind_edge(node, now);
         self.catch_up_edge(node, now);
         self.let_it_stop(node);
         // A coordinator whose own office may be over grants nothing.
         if now < self.office_until {
-            self.send(node, DownBody::Answer(HeartbeatAnswer { heartbeat: seq, stored }));
+            self.send(node, DownBody::Answer(HeartbeatAnswer { heartbeat: seq, stored, feeds }));
         }
     }
 
@@ -358,7 +390,8 @@ impl Coordinator {
         if rec.health == health {
             return;
         }
-        let next = Node { health, health_since: now, ..rec.clone() };
+        let lingers = rec.lingers.filter(|_| health != Health::Offline);
+        let next = Node { health, health_since: now, lingers, ..rec.clone() };
         self.change(now, |txn, _| txn.put(Change::Node(next)));
         if health != Health::Offline {
             self.timers.set(Timer::Node(node), now + self.timing.degraded_after);

@@ -13,7 +13,7 @@ const ROUNDS_PAUSE: Millis = Millis(100);
 impl Coordinator {
     pub(super) fn settle(&mut self, now: Time) {
         let mut rounds = 0;
-        while !self.dirty.is_empty() || self.drains_dirty {
+        while !self.dirty.is_empty() || self.drains_dirty || !self.feeds.dirty.is_empty() {
             self.advance_drains(now);
             rounds += 1;
             if rounds > ROUNDS_MAX {
@@ -27,8 +27,10 @@ impl Coordinator {
                 self.recompute_set(service);
             }
             self.release_stops(now);
+            self.plan_feeds(now);
         }
         self.release_stops(now);
+        self.send_urgent_roster(now);
         self.send_sets(now);
         self.send_duties(now);
         self.send_touched(now);
@@ -102,7 +104,8 @@ impl Coordinator {
         let moving = planner::balance::in_flight(&self.cluster);
         let free = (self.limits.balance_moves as usize).saturating_sub(moving);
         let started = self.change(now, |txn, ids| planner::balance::start(txn, ids, free));
-        if moving + started > 0 {
+        let evens_out = self.even_out_feeds();
+        if moving + started > 0 || evens_out {
             self.timers.set(Timer::Balance, now + super::BALANCE_PAUSE);
         }
     }

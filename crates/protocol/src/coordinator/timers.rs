@@ -9,9 +9,12 @@ pub(super) enum Timer {
     Service(ServiceIx),
     Node(NodeIx),
     Resend(NodeIx),
+    Lingers(NodeIx),
     Drains,
     Balance,
     LastNode,
+    Feeds,
+    Roster,
     Commit,
 }
 
@@ -26,6 +29,13 @@ impl Timers {
         self.clear(timer);
         self.queue.insert((at, timer));
         self.at.insert(timer, at);
+    }
+
+    /// As [`set`](Self::set), unless it is due earlier already.
+    pub fn set_sooner(&mut self, timer: Timer, at: Time) {
+        if self.at.get(&timer).is_none_or(|due| at < *due) {
+            self.set(timer, at);
+        }
     }
 
     pub fn clear(&mut self, timer: Timer) {

@@ -7,6 +7,7 @@
 //! cluster or an older term change nothing.
 
 mod copy;
+mod feeds;
 mod local;
 mod session;
 
@@ -21,6 +22,8 @@ use crate::{
     message::{Down, Duty, EdgeReport, Run, Sets, Status, Up},
 };
 pub use copy::{Copied, CopyEnd};
+use feeds::Feeds;
+pub use feeds::{FeedNews, FeedWork};
 use local::Local;
 pub use local::{Ending, Note, RESTARTS_MAX, UNREADY_AFTER_FAILURES, Wanted};
 
@@ -29,11 +32,15 @@ pub use local::{Ending, Note, RESTARTS_MAX, UNREADY_AFTER_FAILURES, Wanted};
 pub struct Identity {
     pub node: NodeId,
     pub life: Life,
+    /// The life before this one, as the data directory remembers it.
+    pub succeeds: Option<Life>,
     pub roles: Roles,
     pub labels: BTreeMap<String, String>,
     pub capacity: Resources,
     pub host: String,
     pub api: String,
+    /// Where other daemons reach it; empty if it takes part in no feeds.
+    pub rpc: String,
     pub memory_caps: MemoryCaps,
     /// Remembered from earlier lives.
     pub memory: Memory,
@@ -102,6 +109,9 @@ pub enum Input {
     },
     /// What the edge of this daemon serves.
     Edge(EdgeReport),
+    Feed(FeedNews),
+    /// Several at once, in this order.
+    Feeds(Vec<FeedNews>),
     /// The daemon was told to end; its instances run on.
     Stopping,
     Tick,
@@ -183,6 +193,7 @@ pub enum Output {
     },
     /// New backend sets for the edge of this daemon.
     Sets(Sets),
+    Feed(FeedWork),
     /// What the edge of this daemon is to do.
     Duty(Duty),
     /// The node has drained and was to stop then: the daemon ends, well.
@@ -201,6 +212,8 @@ pub struct Node {
     connected: bool,
     foreign: bool,
     stopping: bool,
+    /// The last word was said: nothing more comes.
+    goodbye: bool,
     up_seq: u64,
     down_seq: u64,
     /// When each unanswered heartbeat was sent.
@@ -219,18 +232,21 @@ pub struct Node {
     absent: BTreeMap<InstanceId, (Status, Time)>,
     degraded: Option<Code>,
     edge: EdgeReport,
+    feeds: Feeds,
     out: Vec<Output>,
 }
 
 impl Node {
     pub fn new(identity: Identity, timing: Timing, now: Time) -> Node {
         Node {
+            feeds: Feeds::new(identity.node.clone()),
             identity,
             timing,
             epoch: None,
             connected: false,
             foreign: false,
             stopping: false,
+            goodbye: false,
             up_seq: 0,
             down_seq: 0,
             sent: BTreeMap::new(),
@@ -298,7 +314,9 @@ impl Node {
                     self.hurry(now);
                 }
             }
-            Input::Stopping => self.say_goodbye(),
+            Input::Feed(news) => self.feeds.heard(news, now),
+            Input::Feeds(all) => all.into_iter().for_each(|news| self.feeds.heard(news, now)),
+            Input::Stopping => self.begin_stopping(now),
             Input::Tick => {}
         }
         self.advance(now);
@@ -315,13 +333,15 @@ impl Node {
         for id in ids {
             self.with(id, |local, at| local.advance(at, may_start, now));
         }
+        self.advance_feeds(now);
+        self.say_goodbye(now);
         self.beat(now);
     }
 
     /// When `Tick` is due next.
     pub fn next_wake(&self) -> Option<Time> {
         let locals = self.instances.values().filter_map(Local::next_wake);
-        locals.chain(self.session_wake()).min()
+        locals.chain(self.session_wake()).chain(self.feeds.next_wake()).min()
     }
 
     /// Runs one step of an instance and takes up what it wants done and reported.
@@ -363,6 +383,11 @@ impl Node {
 
     pub fn epoch(&self) -> Option<ProcessEpoch> {
         self.epoch
+    }
+
+    /// It was told to end and has said its last word: the daemon may go.
+    pub fn may_end(&self) -> bool {
+        self.goodbye
     }
 
     /// The instances it has, with their service, for the shell and the simulator's checks.

@@ -1,6 +1,6 @@
 //! The node's side of the stream: registration, heartbeats, the lease and its fence, orders.
 
-use model::{ClusterId, InstanceId, Millis, Term, Time};
+use model::{ClusterId, InstanceId, Millis, ProcessEpoch, Term, Time};
 
 use super::{Local, Memory, Node, Output, local};
 use crate::message::{
@@ -28,11 +28,13 @@ impl Node {
         let hello = Hello {
             node: self.identity.node.clone(),
             life: self.identity.life,
+            succeeds: self.identity.succeeds,
             roles: self.identity.roles,
             labels: self.identity.labels.clone(),
             capacity: self.identity.capacity,
             host: self.identity.host.clone(),
             api: self.identity.api.clone(),
+            rpc: self.identity.rpc.clone(),
             memory_caps: self.identity.memory_caps.clone(),
             cluster: self.identity.memory.cluster,
             inventory: inventory.collect(),
@@ -53,9 +55,26 @@ impl Node {
         self.up_seq
     }
 
-    pub(super) fn say_goodbye(&mut self) {
-        self.stopping = true;
+    /// Dispatchers stop with their final checkpoints and maintainers give their last report before the
+    /// daemon goes; its instances run on.
+    pub(super) fn begin_stopping(&mut self, now: Time) {
+        if !self.stopping {
+            self.stopping = true;
+            self.feeds.stop(now);
+            self.hurry(now);
+        }
+    }
+
+    pub(super) fn say_goodbye(&mut self, now: Time) {
+        if !self.stopping || self.goodbye || !self.feeds.is_quiet() {
+            return;
+        }
+        self.goodbye = true;
         if self.connected {
+            if let Some(epoch) = self.epoch {
+                let last = self.heartbeat(epoch, now);
+                self.send(UpBody::Heartbeat(last));
+            }
             self.send(UpBody::Goodbye);
         }
     }
@@ -80,6 +99,14 @@ impl Node {
             DownBody::Sets(sets) if !self.foreign && self.epoch.is_some() => {
                 self.out.push(Output::Sets(sets))
             }
+            DownBody::Roster(roster) if !self.foreign && self.epoch.is_some() => {
+                if self.feeds.take_roster(&roster, now) {
+                    self.hurry(now);
+                }
+            }
+            DownBody::Feeds(orders) if !self.foreign && self.epoch.is_some() => {
+                self.feeds.take_orders(orders, now);
+            }
             DownBody::Duty(duty) if !self.foreign && self.epoch.is_some() => {
                 self.out.push(Output::Duty(duty))
             }
@@ -87,7 +114,12 @@ impl Node {
             DownBody::Leave if !self.foreign && !self.instances.values().any(Local::has_process) => {
                 self.out.push(Output::Leave);
             }
-            DownBody::Orders(_) | DownBody::Sets(_) | DownBody::Duty(_) | DownBody::Leave => {}
+            DownBody::Orders(_)
+            | DownBody::Sets(_)
+            | DownBody::Roster(_)
+            | DownBody::Feeds(_)
+            | DownBody::Duty(_)
+            | DownBody::Leave => {}
         }
     }
 
@@ -124,6 +156,10 @@ impl Node {
         for local in self.instances.values_mut() {
             (local.stored, local.said) = (false, None);
         }
+        if !self.foreign {
+            let abort_at = now + self.fence_margin();
+            self.feeds.welcomed(welcome.epoch, welcome.moves_per_node, abort_at, now);
+        }
         self.hurry(now);
     }
 
@@ -152,7 +188,11 @@ impl Node {
         let fence_at = sent_at + self.timing.fence_after;
         if now < fence_at {
             self.fenced = false;
+            self.feeds.leased();
             self.out.push(Output::Lease { fence_at });
+        }
+        for (feed, number) in &answer.feeds {
+            self.feeds.answered(feed, *number);
         }
         for (id, number) in answer.stored {
             if let Some(local) = self.instances.get_mut(&id).filter(|local| local.number == number) {
@@ -214,9 +254,16 @@ impl Node {
         if oldest.is_some_and(|at| now.since(at) >= self.timing.degraded_after) {
             return self.give_up_stream("heartbeats are not answered", now);
         }
-        if now < self.next_heartbeat || self.stopping || self.sent.len() >= HEARTBEATS_IN_FLIGHT_MAX {
+        if now < self.next_heartbeat || self.goodbye || self.sent.len() >= HEARTBEATS_IN_FLIGHT_MAX {
             return;
         }
+        let heartbeat = self.heartbeat(epoch, now);
+        let seq = self.send(UpBody::Heartbeat(heartbeat));
+        self.sent.insert(seq, now);
+        self.next_heartbeat = now + self.timing.heartbeat;
+    }
+
+    fn heartbeat(&mut self, epoch: ProcessEpoch, now: Time) -> Heartbeat {
         let again_after = Millis(2 * self.timing.heartbeat.0);
         let news = self.instances.iter_mut().filter_map(|(id, local)| {
             let news = local.has_news(now, again_after);
@@ -224,16 +271,16 @@ impl Node {
         });
         let mut statuses: Vec<_> = news.collect();
         statuses.extend(self.absent.values().map(|(status, _)| status.clone()));
-        let heartbeat = Heartbeat {
+        Heartbeat {
             epoch,
             statuses,
             forgotten: self.forgotten.keys().copied().collect(),
             degraded: self.degraded,
             edge: self.edge.clone(),
-        };
-        let seq = self.send(UpBody::Heartbeat(heartbeat));
-        self.sent.insert(seq, now);
-        self.next_heartbeat = now + self.timing.heartbeat;
+            roster: self.feeds.roster(),
+            feeds: self.feeds.reports(now),
+            dispatchers: self.feeds.inventory(),
+        }
     }
 
     fn give_up_stream(&mut self, why: &str, now: Time) {
@@ -250,7 +297,8 @@ impl Node {
             return;
         }
         self.fenced = true;
-        let margin = Millis((self.timing.offline_after.0 - self.timing.fence_after.0) / 2);
+        let margin = self.fence_margin();
+        self.feeds.fence(now + margin, now);
         let ids: Vec<InstanceId> = self.instances.keys().copied().collect();
         for id in ids {
             self.with(id, |local, wishes| {
@@ -260,13 +308,18 @@ impl Node {
         }
     }
 
+    /// What must not run twice has this long to end in good order.
+    fn fence_margin(&self) -> Millis {
+        Millis((self.timing.offline_after.0 - self.timing.fence_after.0) / 2)
+    }
+
     fn fence_at(&self) -> Option<Time> {
         self.lease_from.map(|from| from + self.timing.fence_after)
     }
 
     pub(super) fn session_wake(&self) -> Option<Time> {
         let fence = self.fence_at().filter(|_| !self.fenced);
-        let may_beat = !self.stopping && self.sent.len() < HEARTBEATS_IN_FLIGHT_MAX;
+        let may_beat = !self.goodbye && self.sent.len() < HEARTBEATS_IN_FLIGHT_MAX;
         let beat = self.epoch.filter(|_| may_beat).map(|_| self.next_heartbeat);
         // Before the welcome the registration is waited for, then the oldest unanswered heartbeat.
         let waits_since = match self.epoch {

@@ -191,11 +191,13 @@ impl Office {
         let hello = Hello {
             node: NodeId::new(name),
             life: node.life,
+            succeeds: None,
             roles: node.roles,
             labels: BTreeMap::new(),
             capacity: Resources { memory: 1024 * MIB, cpu: 4000 },
             host: name.to_owned(),
             api: format!("{name}:1"),
+            rpc: String::new(),
             memory_caps: MemoryCaps::CgroupV2,
             cluster: None,
             inventory: inventory.collect(),
@@ -249,6 +251,7 @@ impl Office {
                     self.give(Input::Head { number, by });
                 }
                 Output::Resign { why } => panic!("resigned: {why}"),
+                Output::HandOver => panic!("nobody asked"),
             }
         }
     }
@@ -291,7 +294,11 @@ impl Office {
                 node.withdrawal = Some(Withdrawal { drain, done: true });
             }
             DownBody::Duty(Duty::Serve { .. }) => node.withdrawal = None,
-            DownBody::Answer(_) | DownBody::Refused { .. } | DownBody::Leave => {}
+            DownBody::Answer(_)
+            | DownBody::Refused { .. }
+            | DownBody::Roster(_)
+            | DownBody::Feeds(_)
+            | DownBody::Leave => {}
         }
     }
 
@@ -341,7 +348,7 @@ impl Office {
     /// Applied, and running.
     pub fn run(&mut self, name: &str, count: u32, spec: ServiceSpec) {
         let apply = Apply { name: ServiceName::new(name), count: Some(count), spec: Arc::new(spec) };
-        self.ask(Request::Apply(vec![apply])).unwrap();
+        self.ask(Request::apply(vec![apply])).unwrap();
         self.let_it_run();
     }
 
@@ -490,6 +497,7 @@ impl FakeNode {
             forgotten: self.forgotten.iter().copied().collect(),
             degraded: None,
             edge: EdgeReport { serves: self.serves, withdrawal: self.withdrawal, ..EdgeReport::default() },
+            ..Heartbeat::default()
         };
         Up { seq: self.seq, body: UpBody::Heartbeat(heartbeat) }
     }
@@ -517,5 +525,6 @@ fn start(cluster: Cluster, head: u64, term: Term) -> Start {
         candidate: "control".into(),
         api: "control:1".into(),
         drain: Default::default(),
+        feeds: Default::default(),
     }
 }

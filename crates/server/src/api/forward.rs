@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::ApiFailure;
 use super::caller::peer_of;
+use super::captures::RESIGN;
 use super::state::{ApiState, base_url};
 use crate::OfficeHandle;
 
@@ -82,6 +83,7 @@ async fn pass_on(state: &ApiState, request: Request) -> Result<Response, ApiFail
     };
     let from = peer_of(&request);
     let (parts, body) = request.into_parts();
+    let resigns = parts.uri.path() == RESIGN;
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut headers = end_to_end(&parts.headers);
     headers.insert(FORWARDED_BY, header_text(state.id()));
@@ -95,7 +97,11 @@ async fn pass_on(state: &ApiState, request: Request) -> Result<Response, ApiFail
         biased;
         answered = tokio::time::timeout(FORWARD_MAX, sent.send()) => answered,
         // One that is stopped or cut off keeps its connections and says nothing on them.
-        () = state.leader_left(&api) => return Err(replaced(&api)),
+        () = state.leader_left(&api) => return match resigns {
+            // That is what was asked for; its answer may be lost on the way.
+            true => Ok(StatusCode::ACCEPTED.into_response()),
+            false => Err(replaced(&api)),
+        },
     };
     let why = match answered {
         Ok(Ok(answer)) => return Ok(relay(answer)),

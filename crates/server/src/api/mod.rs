@@ -1,14 +1,16 @@
-//! The HTTP API: `/v1`, `/metrics`, `/healthz`, `/openapi.json`.
+//! The HTTP API: `/v1`, `/metrics`, `/healthz`, `/openapi.json`, and `/api` for tools of another system.
 //!
-//! A daemon that is not the coordinator forwards `/v1`; see [`forward`]. Every error, those of the
+//! A daemon that is not the coordinator forwards `/v1` and most of `/api`; see [`forward`]. Every error, those of the
 //! framework included, has the one shape of [`crate::view::ErrorView`].
 
 mod caller;
+mod captures;
 mod cluster;
 mod drains;
 mod error;
 mod events;
 mod extract;
+mod feeds;
 mod forward;
 mod instances;
 mod logs;
@@ -37,7 +39,8 @@ const _: () = assert!(BODY_BYTES_MAX >= 4 * model::spec::SPEC_BYTES_MAX);
         license(name = "Apache-2.0 OR MIT")
     ),
     tags(
-        (name = "nodes"), (name = "drains"), (name = "services"), (name = "instances"), (name = "volumes"), (name = "cluster"),
+        (name = "nodes"), (name = "drains"), (name = "services"), (name = "feeds"), (name = "instances"), (name = "volumes"), (name = "cluster"),
+        (name = "captures", description = "What tools that restart clusters of another system call."),
         (name = "daemon", description = "Answered by every daemon for itself.")
     )
 )]
@@ -61,6 +64,9 @@ fn v1() -> OpenApiRouter<ApiState> {
         .routes(routes!(services::scale))
         .routes(routes!(services::instances))
         .routes(routes!(services::backends))
+        .routes(routes!(feeds::list))
+        .routes(routes!(feeds::one, feeds::put, feeds::delete))
+        .routes(routes!(feeds::set_state))
         .routes(routes!(instances::list))
         .routes(routes!(instances::one, instances::delete))
         .routes(routes!(logs::logs))
@@ -68,6 +74,11 @@ fn v1() -> OpenApiRouter<ApiState> {
         .routes(routes!(volumes::one))
         .routes(routes!(volumes::set_home))
         .routes(routes!(events::events))
+        .routes(routes!(captures::drain, captures::drain_status))
+        .routes(routes!(captures::list))
+        .routes(routes!(captures::drain_v1))
+        .routes(routes!(captures::health))
+        .routes(routes!(captures::resign))
         .routes(routes!(cluster::status))
         .routes(routes!(cluster::doctor))
 }
@@ -75,6 +86,7 @@ fn v1() -> OpenApiRouter<ApiState> {
 /// Answered by every daemon for itself.
 fn own() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
+        .routes(routes!(captures::status))
         .routes(routes!(own::healthz))
         .routes(routes!(own::metrics))
         .routes(routes!(own::openapi_json))

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::error::{Answer, ApiFailure};
 use super::state::ApiState;
 use crate::metrics::Figures;
-use crate::view::{Census, DrainFigures, figures};
+use crate::view::{Census, DrainFigures, FeedFigures, figures};
 
 /// The type of OpenMetrics, the text format that Prometheus reads.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -71,6 +71,8 @@ async fn count(office: &crate::OfficeHandle) -> Figures {
     let Ok(mut figures) = office.peek(figures).await else { return Figures::default() };
     let Ok(drains) = office.peek(DrainFigures::of).await else { return Figures::default() };
     figures.drains = drains;
+    let Ok(feeds) = office.peek(FeedFigures::of).await else { return Figures::default() };
+    figures.feeds = feeds;
     let mut parts = Vec::new();
     let mut at = None;
     loop {

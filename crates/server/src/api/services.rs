@@ -7,9 +7,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use model::spec::file::SpecFile;
-use model::spec::{COUNT_MAX, ServiceFile};
+use model::spec::{COUNT_MAX, FeedFile, ServiceFile};
 use model::{ServiceIx, ServiceName};
-use protocol::coordinator::{Answer as Told, Apply, Coordinator, Request};
+use protocol::coordinator::{Answer as Told, Apply, ApplyFeed, Coordinator, Request};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -102,7 +102,7 @@ pub(super) async fn put(
         let message = format!("name: the body says {:?}, the path {name:?}", file.name);
         return Err(ApiFailure::invalid(message).with("key", "name"));
     }
-    let mut applied = carry_out(&state, caller, vec![file]).await?;
+    let mut applied = carry_out(&state, caller, vec![file], Vec::new()).await?;
     match applied.pop() {
         Some(applied) if applied.outcome == "created" => Ok((StatusCode::CREATED, Json(applied))),
         Some(applied) => Ok((StatusCode::OK, Json(applied))),
@@ -115,7 +115,7 @@ pub(super) async fn put(
 #[serde(deny_unknown_fields)]
 pub(super) struct NoQuery {}
 
-/// Creates or updates several services: all or none. Idempotent; says what changed.
+/// Creates or updates several services and feeds: all or none. Idempotent; says what changed.
 #[utoipa::path(post, path = "/v1/apply", tag = "services", operation_id = "apply",
     request_body = SpecFileShape,
     responses((status = 200, body = ApplyView), (status = 400, body = ErrorView), (status = 409, body = ErrorView)))]
@@ -125,14 +125,19 @@ pub(super) async fn apply(
     InQuery(NoQuery {}): InQuery<NoQuery>,
     InBody(file): InBody<SpecFile>,
 ) -> Answer<Json<ApplyView>> {
-    if file.service.is_empty() {
+    if file.service.is_empty() && file.feed.is_empty() {
         return Ok(Json(ApplyView { items: Vec::new() }));
     }
-    Ok(Json(ApplyView { items: carry_out(&state, caller, file.service).await? }))
+    Ok(Json(ApplyView { items: carry_out(&state, caller, file.service, file.feed).await? }))
 }
 
-async fn carry_out(state: &ApiState, caller: Caller, files: Vec<ServiceFile>) -> Answer<Vec<AppliedView>> {
-    let request = Request::Apply(checked(&files)?);
+pub(super) async fn carry_out(
+    state: &ApiState,
+    caller: Caller,
+    services: Vec<ServiceFile>,
+    feeds: Vec<FeedFile>,
+) -> Answer<Vec<AppliedView>> {
+    let request = Request::Apply { services: checked(&services)?, feeds: checked_feeds(&feeds)? };
     match state.office()?.ask(caller.asks(request)).await?? {
         Told::Applied(applied) => Ok(applied.iter().map(AppliedView::from).collect()),
         Told::Done | Told::Draining(_) => Err(unexpected()),
@@ -153,6 +158,23 @@ fn checked(files: &[ServiceFile]) -> Answer<Vec<Apply>> {
             return Err(ApiFailure::invalid(format!("service {:?} is there twice", file.name)));
         }
         applies.push(Apply { name, count: file.count.map(|_| count), spec: Arc::new(spec) });
+    }
+    Ok(applies)
+}
+
+fn checked_feeds(files: &[FeedFile]) -> Answer<Vec<ApplyFeed>> {
+    let mut names = BTreeSet::new();
+    let mut applies = Vec::with_capacity(files.len());
+    for file in files {
+        let (name, spec) = file.check().map_err(|error| {
+            ApiFailure::invalid(format!("feed {:?}: {error}", file.name))
+                .with("feed", file.name.as_str())
+                .with("key", error.key.as_str())
+        })?;
+        if !names.insert(name.clone()) {
+            return Err(ApiFailure::invalid(format!("feed {:?} is there twice", file.name)));
+        }
+        applies.push(ApplyFeed { name, spec: Arc::new(spec) });
     }
     Ok(applies)
 }

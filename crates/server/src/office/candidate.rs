@@ -158,11 +158,34 @@ impl Life {
         match end {
             End::Stopped => tracing::info!(term = won.term, "out of office: stopping"),
             End::Over(why) => tracing::warn!(term = won.term, why, "out of office"),
+            End::HandedOver => {
+                tracing::info!(term = won.term, "out of office: handed over");
+                return self.let_others_lead().await;
+            }
         }
         if clock.now().since(before) > Millis::from(PAUSE_MAX) {
             self.pause = PAUSE_MIN;
         }
         self.rest().await;
+    }
+
+    /// Stands back until another has taken office. If nobody does, somebody has to.
+    async fn let_others_lead(&self) {
+        let shared = &self.shared;
+        let lease = shared.config.timing.lease.as_duration();
+        let taken = async {
+            let Ok(mut holders) = shared.config.store.watch_holder().await else {
+                return std::future::pending().await;
+            };
+            let other = |holder: &Option<Holder>| {
+                holder.as_ref().is_some_and(|holder| holder.candidate.id != self.me.id)
+            };
+            if holders.wait_for(other).await.is_err() {
+                // nobody says any more who is in office
+                std::future::pending::<()>().await;
+            }
+        };
+        let _stopped = shared.stop.run_until_cancelled(tokio::time::timeout(lease, taken)).await;
     }
 
     /// Acts as the coordinator until the term ends. Nobody finds us here afterwards.

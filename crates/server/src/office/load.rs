@@ -102,6 +102,7 @@ mod tests {
                 memory_caps: model::MemoryCaps::CgroupV2,
                 foreign: false,
                 registered_at: model::Time(0),
+                lingers: None,
             }));
         }
         cluster.apply(&Change::Service(model::Service {

@@ -17,7 +17,10 @@ mod warm;
 
 use std::sync::{Arc, atomic::AtomicBool};
 
-use protocol::{Timing, coordinator::DrainLimits};
+use protocol::{
+    Timing,
+    coordinator::{DrainLimits, FeedLimits},
+};
 use store::{Holder, Store};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
@@ -38,6 +41,7 @@ pub struct OfficeConfig {
     pub rpc: String,
     pub timing: Timing,
     pub drain: DrainLimits,
+    pub feeds: FeedLimits,
     pub store: Arc<dyn Store>,
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use model::{Actual, Cluster, Drain, DrainNode, Event, EventKind, Instance, InstanceId, Intent, NodeEntry};
-use protocol::coordinator::{Class, class_of};
+use protocol::coordinator::{Class, FeedMoves, class_of};
 
 use crate::metrics::Metrics;
 
@@ -14,6 +14,9 @@ use crate::metrics::Metrics;
 pub(super) struct Tally {
     /// Epoch and node of drains whose last stateless instance was seen to be gone.
     emptied: BTreeSet<(u64, String)>,
+    /// Replacements that are counted.
+    arrived: BTreeSet<InstanceId>,
+    feeds: FeedMoves,
 }
 
 impl Tally {
@@ -34,10 +37,37 @@ impl Tally {
                 if let Some(took) = self.stateless_gone(cluster, event) {
                     metrics.drain_stateless.observe(took);
                 }
+                if let Some((class, outcome)) = self.moved(cluster, event) {
+                    metrics.moved(class, outcome, 1);
+                }
             }
             EventKind::DrainEnded | EventKind::DrainCancelled => self.ended(metrics, cluster, event),
             _ => {}
         }
+    }
+
+    /// Moves of feeds that came since the last look.
+    pub fn count_feeds(&mut self, metrics: &Metrics, moves: FeedMoves) {
+        let before = std::mem::replace(&mut self.feeds, moves);
+        if before == moves {
+            return;
+        }
+        metrics.moved("maintainers", "done", moves.maintainers_done - before.maintainers_done);
+        metrics.moved("maintainers", "failed", moves.maintainers_failed - before.maintainers_failed);
+        metrics.moved("dispatchers", "done", moves.dispatchers_done - before.dispatchers_done);
+    }
+
+    /// The class of an instance that a node empties of, once its replacement is up or has failed.
+    fn moved(&mut self, cluster: &Cluster, event: &Event) -> Option<(&'static str, &'static str)> {
+        let outcome = match field(event, "to") {
+            Some("ready") => "done",
+            Some("failed") => "failed",
+            _ => return None,
+        };
+        let taker = instance_of(cluster, event)?;
+        let old = cluster.instance(taker.replaces?)?;
+        let moves = empties(cluster, cluster.node(old.node), event);
+        (moves && self.arrived.insert(taker.id)).then(|| (class_of(cluster, old).as_str(), outcome))
     }
 
     fn ended(&mut self, metrics: &Metrics, cluster: &Cluster, event: &Event) {

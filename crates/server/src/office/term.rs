@@ -67,6 +67,8 @@ pub(crate) enum End {
     Stopped,
     /// Not ours any more, or given up.
     Over(String),
+    /// Given up so that another may have it.
+    HandedOver,
 }
 
 pub(crate) struct Tenure {
@@ -113,6 +115,7 @@ impl Tenure {
             candidate: shared.config.candidate.clone(),
             api: shared.config.api.clone(),
             drain: shared.config.drain,
+            feeds: shared.config.feeds,
         };
         let (coordinator, outputs) = Coordinator::new(start, clock.now());
         let term = Tenure {
@@ -265,6 +268,7 @@ impl Tenure {
         let begun = Instant::now();
         let outputs = self.coordinator.handle(self.clock.now(), input);
         self.shared.metrics.plan.observe(begun.elapsed().as_secs_f64());
+        self.tally.count_feeds(&self.shared.metrics, self.coordinator.feed_moves());
         self.perform(outputs)
     }
 
@@ -289,6 +293,7 @@ impl Tenure {
                 Output::Transact { head, ops } => self.transact(head, ops),
                 Output::ReadHead => self.read_head(),
                 Output::Resign { why } => return ControlFlow::Break(End::Over(why)),
+                Output::HandOver => return ControlFlow::Break(End::HandedOver),
             }
         }
         ControlFlow::Continue(())

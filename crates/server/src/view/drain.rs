@@ -104,6 +104,7 @@ pub struct DrainOptionsView {
     pub ignore_system: bool,
     pub ack_stateful: bool,
     pub include_stateful: bool,
+    /// `stay`, `stop`; `await_stop`: its daemon stays up until it is killed by who asked for the drain.
     pub then: String,
     #[serde(rename = "return")]
     pub back: String,
@@ -399,6 +400,12 @@ fn remaining(
         view.unknown = left.unwrap_or(0) as u64;
     }
     view.units = status.units.iter().map(unit_view).collect();
+    view.maintainers = u64::from(status.feeds.maintainers);
+    view.dispatchers =
+        status.feeds.dispatchers.iter().map(|(feed, count)| (feed.to_string(), u64::from(*count))).collect();
+    // Nobody can say that there is nothing.
+    let silent_about_feeds = status.feeds.unknown && part.ending().is_none();
+    view.unknown += u64::from(silent_about_feeds && cluster.feeds().next().is_some());
     view
 }
 
@@ -464,6 +471,7 @@ impl From<&DrainOptions> for DrainOptionsView {
             then: match options.then {
                 Then::Stay => "stay",
                 Then::Stop => "stop",
+                Then::AwaitStop => "await_stop",
             }
             .to_owned(),
             back: match options.back {

@@ -1,9 +1,11 @@
 //! The JSON shapes of the API, shared with the commands: plain structs, built from the coordinator's
 //! state in its own task.
 
+mod capture;
 mod cluster;
 mod drain;
 mod event;
+mod feed;
 mod instance;
 mod node;
 mod service;
@@ -17,6 +19,10 @@ use model::{Code, Reason, Time};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use capture::{
+    CaptureBody, CaptureCountsView, CaptureDrainView, CaptureStatusView, CaptureView, TableCountView,
+};
+pub(crate) use capture::{capture_drain_view, capture_views, liveness};
 pub use cluster::{
     CandidateView, CoordinatorView, DoctorView, NodeTotals, ServiceTotals, StatusView, StoreView,
     ViolationView,
@@ -28,6 +34,8 @@ pub use drain::{
 };
 pub(crate) use drain::{DrainFigures, drain_reasons, drain_status_view, drain_view, plan_view};
 pub use event::{EventView, ResetView};
+pub use feed::{CheckpointView, FeedTroubleView, FeedView, MaintainerView};
+pub(crate) use feed::{FeedFigures, feed_view};
 pub use instance::{ExitView, InstanceView};
 pub(crate) use instance::{instance_view, visible_actual};
 pub use node::{CountsView, NodeView, ResourcesView, UnclaimedView};
@@ -35,8 +43,8 @@ pub(crate) use node::{node_state, node_view};
 pub use service::{AppliedView, ApplyView, BackendView, BackendsView, CountChange, RolloutView, ServiceView};
 pub(crate) use service::{backends_view, service_view};
 pub use spec::{
-    CheckShape, DiskShape, EdgeShape, MigrateShape, ServiceShape, SpecFileShape, StopShape, UpdateShape,
-    VolumeShape,
+    CheckShape, DiskShape, EdgeShape, FeedShape, FeedSinkShape, FeedSourceShape, MigrateShape, ServiceShape,
+    SpecFileShape, StopShape, UpdateShape, VolumeShape,
 };
 pub use volume::VolumeView;
 pub(crate) use volume::volume_view;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::{Code, Health, MemoryCaps, NodeEntry, NodeIx, Resources, Time};
-use protocol::coordinator::{Coordinator, Seen};
+use protocol::coordinator::{Coordinator, Liveness, Seen};
 use protocol::message::Inventory;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -43,6 +43,10 @@ pub struct NodeView {
     /// What runs there and is in no record: shown, counted, left running.
     pub unclaimed: Vec<UnclaimedView>,
     pub drain_epoch: Option<u64>,
+    /// What it is to those who know it as a capture: 0 alive, 1 stopping, 2 draining. Null from a coordinator
+    /// that does not say.
+    #[serde(default)]
+    pub liveness: Option<u8>,
     pub reasons: Vec<ReasonView>,
     pub registered_at: String,
 }
@@ -121,7 +125,12 @@ pub(crate) fn node_view(coordinator: &Coordinator, ix: NodeIx, acting: &str, now
         labels: rec.labels.clone(),
         capacity: rec.capacity.into(),
         used: entry.used.into(),
-        counts: CountsView { instances: instances as u64, ..CountsView::default() },
+        counts: CountsView {
+            instances: instances as u64,
+            maintainers: cluster.maintainer_count(&rec.id) as u64,
+            dispatchers: dispatchers_said(coordinator, ix),
+            stores: 0,
+        },
         memory_caps: match rec.memory_caps {
             MemoryCaps::CgroupV2 => "cgroup_v2",
             MemoryCaps::CgroupV1 => "cgroup_v1",
@@ -130,12 +139,19 @@ pub(crate) fn node_view(coordinator: &Coordinator, ix: NodeIx, acting: &str, now
         .to_owned(),
         unclaimed: seen.map(|seen| seen.unclaimed.iter().map(Into::into).collect()).unwrap_or_default(),
         drain_epoch: entry.drain.as_ref().map(|drain| drain.epoch),
+        liveness: Some(Liveness::of(entry).number()),
         reasons: reasons(entry, seen, now)
             .into_iter()
             .chain(drain_reasons(coordinator, entry, now))
             .collect(),
         registered_at: rfc3339(rec.registered_at),
     }
+}
+
+/// As the node itself said last.
+pub(super) fn dispatchers_said(coordinator: &Coordinator, ix: NodeIx) -> u64 {
+    let said = coordinator.dispatchers_last_said(ix);
+    said.map_or(0, |counts| counts.values().map(|count| u64::from(*count)).sum())
 }
 
 fn reasons(entry: &NodeEntry, seen: Option<Seen<'_>>, now: Time) -> Vec<ReasonView> {

@@ -60,7 +60,7 @@ pub struct BackendView {
     pub address: String,
 }
 
-/// What a request to create or update services did.
+/// What a request to create or update services and feeds did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApplyView {
     pub items: Vec<AppliedView>,
@@ -68,6 +68,8 @@ pub struct ApplyView {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AppliedView {
+    /// `service`, `feed`.
+    pub kind: String,
     pub name: String,
     /// `created`, `updated`, `scaled`, `unchanged`.
     pub outcome: String,
@@ -87,12 +89,19 @@ impl From<&Applied> for AppliedView {
     fn from(applied: &Applied) -> AppliedView {
         let change = |(from, to)| CountChange { from, to };
         let (outcome, release, count) = match applied.outcome {
-            Outcome::Created => ("created", Some(1), None),
+            Outcome::Created => ("created", (applied.kind == "service").then_some(1), None),
             Outcome::Updated { release, scaled } => ("updated", Some(release), scaled.map(change)),
             Outcome::Scaled { from, to } => ("scaled", None, Some(change((from, to)))),
+            Outcome::Changed => ("updated", None, None),
             Outcome::Unchanged => ("unchanged", None, None),
         };
-        AppliedView { name: applied.name.to_string(), outcome: outcome.to_owned(), release, count }
+        AppliedView {
+            kind: applied.kind.to_owned(),
+            name: applied.name.clone(),
+            outcome: outcome.to_owned(),
+            release,
+            count,
+        }
     }
 }
 

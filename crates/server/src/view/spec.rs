@@ -6,11 +6,54 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Several services at once; all are taken, or none.
+/// Several services and feeds at once; all are taken, or none.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = SpecFile)]
 pub struct SpecFileShape {
+    #[schema(required = false)]
     pub service: Vec<ServiceShape>,
+    #[schema(required = false)]
+    pub feed: Vec<FeedShape>,
+}
+
+/// A feed as it is applied.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = FeedFile)]
+pub struct FeedShape {
+    pub name: String,
+    /// `copy` (from source to sink), `command`, `idle`.
+    #[schema(required = false, default = "copy")]
+    pub kind: String,
+    pub source: Option<FeedSourceShape>,
+    pub sink: Option<FeedSinkShape>,
+    pub command: Option<Vec<String>>,
+    #[schema(required = false)]
+    pub env: BTreeMap<String, String>,
+    pub spans: Option<i64>,
+    /// Labels that a node must have.
+    #[schema(required = false)]
+    pub constraints: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = FeedSource)]
+pub struct FeedSourceShape {
+    /// `postgres` or `log`.
+    pub kind: String,
+    pub url: Option<String>,
+    pub publication: Option<String>,
+    /// A directory that every node has.
+    pub path: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = FeedSink)]
+pub struct FeedSinkShape {
+    /// `postgres` or `file`.
+    pub kind: String,
+    pub url: Option<String>,
+    /// A directory that every node has.
+    pub path: Option<String>,
 }
 
 /// A service as it is applied. Sizes are written like `64MiB`, durations like `500ms`.

@@ -29,6 +29,7 @@ fn node(id: &str, health: Health) -> Node {
         memory_caps: MemoryCaps::CgroupV2,
         foreign: false,
         registered_at: Time(0),
+        lingers: None,
     }
 }
 

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::Millis;
-use protocol::{Timing, coordinator::DrainLimits};
+use protocol::{
+    Timing,
+    coordinator::{DrainLimits, FeedLimits},
+};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use server::{ApiState, Office, OfficeConfig, OfficeHandle};
@@ -47,6 +50,7 @@ impl Daemon {
             rpc: rpc.to_string(),
             timing,
             drain,
+            feeds: FeedLimits::default(),
             store,
         });
         let stop = CancellationToken::new();

@@ -3,6 +3,7 @@
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
+use crate::captures::{feed, give};
 use crate::daemon::Daemon;
 use crate::drains::{batch, cluster, db, quick_web, run, until_state};
 
@@ -96,4 +97,49 @@ async fn a_node_that_waits_for_its_turn_is_counted_as_queued() {
             "tidegate_drain_remaining{node=\"node-2\",class=\"batch\"} 1",
         ],
     );
+}
+
+#[tokio::test]
+async fn a_drain_of_a_node_with_feeds_moves_the_figures_of_feeds() {
+    let (daemon, nodes) = cluster(3).await;
+    run(&daemon, quick_web(3)).await;
+    feed(&daemon, &nodes, &[4, 2, 0]).await;
+    daemon.put("/v1/nodes/node-1/drain", json!({})).await;
+    crate::daemon::eventually("only dispatchers are left", async || {
+        let left = crate::drains::part(&daemon, "node-1").await.remaining;
+        left.maintainers == 0 && left.instances == 0 && left.unknown == 0
+    })
+    .await;
+    let text = metrics(&daemon).await;
+    has(
+        &text,
+        &[
+            "tidegate_drain_remaining{node=\"node-1\",class=\"maintainers\"} 0",
+            "tidegate_drain_remaining{node=\"node-1\",class=\"dispatchers\"} 4",
+            "tidegate_drain_remaining{node=\"node-1\",class=\"unknown\"} 0",
+            "tidegate_dispatchers{node=\"node-1\"} 4",
+            "tidegate_dispatchers{node=\"node-2\"} 2",
+            "tidegate_maintainers{node=\"node-1\"} 0",
+            "tidegate_maintainers{node=\"node-2\"} 1",
+            "tidegate_moves_total{class=\"stateless\",outcome=\"done\"} 1",
+        ],
+    );
+    assert!(
+        text.lines().any(|line| line.starts_with("tidegate_feed_checkpoint_lag_seconds{feed=\"orders\"} "))
+    );
+    // Its maintainer, on node-2 by then, has moved them.
+    nodes[1].feeds.lock().unwrap().moved = 4;
+    give(&nodes[0], 0);
+    give(&nodes[2], 4);
+    until_state(&daemon, "node-1", "drained").await;
+    crate::daemon::eventually("all moves are counted", async || {
+        let text = metrics(&daemon).await;
+        let line = |line: &str| text.lines().any(|found| found == line);
+        line("tidegate_moves_total{class=\"maintainers\",outcome=\"done\"} 1")
+            && line("tidegate_moves_total{class=\"dispatchers\",outcome=\"done\"} 4")
+            && line("tidegate_dispatchers{node=\"node-3\"} 4")
+    })
+    .await;
+    let text = metrics(&daemon).await;
+    assert!(!text.contains("outcome=\"failed\""), "{text}");
 }

@@ -333,3 +333,56 @@ async fn a_node_that_has_drained_is_taken_back_and_may_drain_again() {
     until_state(&daemon, "node-2", "drained").await;
     assert!(places(&daemon).await.values().all(|(node, _)| node == "node-1"));
 }
+
+#[tokio::test]
+async fn the_preview_says_where_maintainers_go_and_that_is_where_they_go() {
+    let (daemon, nodes) = cluster(3).await;
+    let spec =
+        json!({"source": {"kind": "log", "path": "/tmp/in"}, "sink": {"kind": "file", "path": "/tmp/out"}});
+    let names: Vec<String> = (0..6).map(|n| format!("feed-{n}")).collect();
+    let maintainers = async || {
+        let all = daemon.get("/v1/feeds").await;
+        let feeds = all["items"].as_array().unwrap().iter();
+        feeds
+            .filter(|feed| feed["maintainer"]["phase"] == "working")
+            .map(|feed| (feed["name"].as_str().unwrap().to_owned(), feed["maintainer"]["node"].clone()))
+            .collect::<BTreeMap<String, Value>>()
+    };
+    for name in &names {
+        let (status, body) = daemon.put(&format!("/v1/feeds/{name}"), spec.clone()).await;
+        assert_eq!(status, StatusCode::CREATED, "{body}");
+    }
+    eventually("all are maintained", async || maintainers().await.len() == 6).await;
+    let before = maintainers().await;
+    nodes[0].feeds.lock().unwrap().dispatchers.insert(model::FeedName::new("feed-5"), 3);
+    eventually("its dispatchers are seen", async || {
+        daemon.get("/v1/nodes/node-1").await["counts"]["dispatchers"] == 3
+    })
+    .await;
+    let counted = daemon.get("/v1/nodes/node-1").await["counts"]["maintainers"].clone();
+    assert_eq!(counted, 2, "{before:?}");
+    let (status, body) = daemon.post("/v1/nodes/node-1/drain/plan", json!({})).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let plan: PlanView = serde_json::from_value(body).unwrap();
+    assert_eq!(plan.moves.iter().map(|step| step.wave).collect::<Vec<_>>(), [1, 2], "one at a time");
+    assert_eq!((plan.waves, plan.waits.len()), (2, 1));
+    assert_eq!(
+        (plan.waits[0].code.as_str(), plan.waits[0].unit.as_str()),
+        ("dispatchers_moving", "feed/feed-5")
+    );
+    // Both at once: nothing goes from one to the other.
+    let (_, body) = daemon.post("/v1/drains/plan", json!({"nodes": ["node-1", "node-2"]})).await;
+    let both = body["items"].as_array().unwrap().iter().flat_map(|plan| plan["moves"].as_array().unwrap());
+    assert_eq!(both.map(|step| step["to"].clone()).collect::<Vec<_>>(), vec![json!("node-3"); 4]);
+    assert_eq!(maintainers().await, before, "nothing was changed");
+    nodes[0].feeds.lock().unwrap().dispatchers.clear();
+    let begun = start(&daemon, "node-1", json!({})).await;
+    assert_eq!(begun.total, 2, "maintainers count");
+    until_state(&daemon, "node-1", "drained").await;
+    eventually("all are maintained again", async || maintainers().await.len() == 6).await;
+    let after = maintainers().await;
+    for step in plan.moves {
+        let name = step.unit.strip_prefix("maintainer/").unwrap();
+        assert_eq!(after[name].as_str(), step.to.as_deref(), "{name}");
+    }
+}

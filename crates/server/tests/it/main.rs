@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod captures;
 mod daemon;
 mod drain_errors;
 mod drain_metrics;

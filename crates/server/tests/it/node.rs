@@ -2,21 +2,84 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
 use model::{
-    Actual, InstanceId, Life, MemoryCaps, Millis, NodeId, ProcessEpoch, Resources, Roles, ServiceName,
+    Actual, Checkpoint, FeedName, InstanceId, Life, MaintainerEpoch, MemoryCaps, Millis, NodeId,
+    ProcessEpoch, Resources, Roles, ServiceName, Time,
 };
 use protocol::message::{
-    Down, DownBody, Duty, EdgeReport, Heartbeat, Hello, Inventory, Order, Status, Up, UpBody, What,
-    Withdrawal,
+    Down, DownBody, Duty, EdgeReport, FeedOrder, FeedReport, Heartbeat, Hello, Inventory, Order, SetRevision,
+    Status, Up, UpBody, What, Withdrawal,
+    feed::{FeedWhat, Phase},
 };
 use tokio::task::JoinHandle;
 
-pub struct FakeNode(JoinHandle<()>);
+pub struct FakeNode {
+    task: JoinHandle<()>,
+    pub feeds: Arc<Mutex<FakeFeeds>>,
+}
 
 impl Drop for FakeNode {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
+    }
+}
+
+/// What it does about feeds: maintains as it is told, and has the dispatchers that a test gives it.
+#[derive(Default)]
+pub struct FakeFeeds {
+    pub dispatchers: BTreeMap<FeedName, u32>,
+    /// Says of nothing that it knows it.
+    pub mute: bool,
+    /// It was told that it may go.
+    pub told_to_leave: bool,
+    /// Dispatchers that its maintainers have moved.
+    pub moved: u64,
+    roster: Option<SetRevision>,
+    maintains: BTreeMap<FeedName, (MaintainerEpoch, SetRevision, Phase)>,
+}
+
+impl FakeFeeds {
+    fn take(&mut self, orders: &[FeedOrder]) {
+        for order in orders {
+            match &order.what {
+                FeedWhat::Maintain(maintain) => {
+                    let what = (order.epoch, maintain.revision, Phase::Working);
+                    self.maintains.insert(order.feed.clone(), what);
+                }
+                FeedWhat::Quiesce => {
+                    let revision =
+                        self.maintains.get(&order.feed).map_or(SetRevision::default(), |known| known.1);
+                    self.maintains.insert(order.feed.clone(), (order.epoch, revision, Phase::Quiesced));
+                }
+                FeedWhat::Forget => {
+                    self.maintains.remove(&order.feed);
+                }
+            }
+        }
+    }
+
+    fn reports(&self, number: u64) -> Vec<FeedReport> {
+        let report =
+            |(feed, (epoch, revision, phase)): (&FeedName, &(MaintainerEpoch, SetRevision, Phase))| {
+                FeedReport {
+                    feed: feed.clone(),
+                    epoch: *epoch,
+                    number,
+                    revision: *revision,
+                    phase: *phase,
+                    spans: None,
+                    checkpoint: Some(Checkpoint { position: number, at: Time(1000) }),
+                    dispatchers: BTreeMap::new(),
+                    moving: 0,
+                    moved: self.moved,
+                    absent: 0,
+                    held_back: None,
+                    troubles: Vec::new(),
+                }
+            };
+        self.maintains.iter().map(report).collect()
     }
 }
 
@@ -27,6 +90,7 @@ struct Running {
     has: BTreeMap<InstanceId, Status>,
     forgotten: BTreeSet<InstanceId>,
     edge: EdgeReport,
+    feeds: Arc<Mutex<FakeFeeds>>,
 }
 
 impl FakeNode {
@@ -49,12 +113,15 @@ impl FakeNode {
 
     /// Dials again whenever its stream ends.
     fn live(rpc: SocketAddr, hello: Hello) -> FakeNode {
-        FakeNode(tokio::spawn(async move {
+        let feeds = Arc::new(Mutex::new(FakeFeeds::default()));
+        let own = feeds.clone();
+        let task = tokio::spawn(async move {
             loop {
-                run(rpc, hello.clone()).await;
+                run(rpc, hello.clone(), own.clone()).await;
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
-        }))
+        });
+        FakeNode { task, feeds }
     }
 }
 
@@ -62,11 +129,13 @@ fn hello(id: &str, api: &str, inventory: Vec<Inventory>) -> Hello {
     Hello {
         node: NodeId::new(id),
         life: Life(7),
+        succeeds: None,
         roles: Roles::ALL,
         labels: BTreeMap::from([("rack".to_owned(), "r1".to_owned())]),
         capacity: Resources { memory: 1 << 30, cpu: 4000 },
         host: "127.0.0.1".to_owned(),
         api: api.to_owned(),
+        rpc: String::new(),
         memory_caps: MemoryCaps::None("no cgroup".to_owned()),
         cluster: None,
         inventory,
@@ -90,7 +159,7 @@ fn status(instance: InstanceId, number: u64, order: u32, actual: Actual) -> Stat
     }
 }
 
-async fn run(rpc: SocketAddr, hello: Hello) {
+async fn run(rpc: SocketAddr, hello: Hello, feeds: Arc<Mutex<FakeFeeds>>) {
     let Ok(mut stream) = wire::connect(&rpc.to_string()).await else { return };
     let mut life = Running {
         seq: 1,
@@ -99,6 +168,7 @@ async fn run(rpc: SocketAddr, hello: Hello) {
         has: BTreeMap::new(),
         forgotten: BTreeSet::new(),
         edge: EdgeReport::default(),
+        feeds,
     };
     if stream.sender.send(Up { seq: 1, body: UpBody::Hello(hello) }).await.is_err() {
         return;
@@ -122,7 +192,11 @@ async fn run(rpc: SocketAddr, hello: Hello) {
 impl Running {
     fn heartbeat(&mut self) -> Up {
         self.seq += 1;
+        let feeds = self.feeds.lock().unwrap();
         let heartbeat = Heartbeat {
+            roster: feeds.roster.filter(|_| !feeds.mute),
+            dispatchers: feeds.dispatchers.iter().map(|(feed, count)| (feed.clone(), *count)).collect(),
+            feeds: feeds.reports(self.seq),
             epoch: self.epoch,
             statuses: self.has.values().cloned().collect(),
             forgotten: self.forgotten.iter().copied().collect(),
@@ -142,7 +216,9 @@ impl Running {
                 self.edge.withdrawal = Some(Withdrawal { drain: *drain, done: true });
             }
             DownBody::Duty(Duty::Serve { .. }) => self.edge.withdrawal = None,
-            DownBody::Leave => {}
+            DownBody::Leave => self.feeds.lock().unwrap().told_to_leave = true,
+            DownBody::Roster(roster) => self.feeds.lock().unwrap().roster = Some(roster.revision),
+            DownBody::Feeds(orders) => self.feeds.lock().unwrap().take(orders),
             DownBody::Answer(_) | DownBody::Refused { .. } => return false,
         }
         true

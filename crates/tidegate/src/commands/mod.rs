@@ -3,6 +3,7 @@
 mod apply;
 mod drain;
 mod events;
+mod feed;
 mod instance;
 mod node;
 mod status;
@@ -66,6 +67,7 @@ pub async fn run(global: &Global, command: Command) -> Outcome {
         Command::Drain(command) => drain_command(&asker, command).await,
         Command::Instance(command) => instance_command(&asker, command).await,
         Command::Volume(command) => volume_command(&asker, command).await,
+        Command::Feed(command) => feed::feed_command(&asker, command).await,
         Command::Events { follow, since } => events::events(&asker, follow, since).await,
         Command::Doctor => doctor(&asker).await,
         Command::Apply(_)
@@ -73,6 +75,7 @@ pub async fn run(global: &Global, command: Command) -> Outcome {
         | Command::Run(_)
         | Command::Completions { .. }
         | Command::Shim { .. }
+        | Command::Guard { .. }
         | Command::Leash { .. }
         | Command::Demo(_) => Err(Failure::usage("this command does not ask a cluster")),
     }
@@ -120,6 +123,9 @@ async fn volume_command(asker: &Asker, command: VolumeCommand) -> Outcome {
 }
 
 async fn remove(asker: &Asker, text: &str) -> Outcome {
+    if let (Some(target::Kind::Feed), name) = target::parse(text)? {
+        return feed::remove(asker, name).await;
+    }
     let name = target::expect(target::Kind::Service, text)?;
     let path = format!("/v1/services/{}", encode(name));
     let answer = asker.client.call(Method::DELETE, &path, None).await?;

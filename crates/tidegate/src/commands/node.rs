@@ -44,6 +44,10 @@ pub async fn status(asker: &Asker, name: &str) -> Outcome {
         node.capacity.cpu,
         out::or_dash(&labels.join(", "))
     ))?;
+    if node.counts.maintainers + node.counts.dispatchers > 0 {
+        let (maintainers, dispatchers) = (node.counts.maintainers, node.counts.dispatchers);
+        out::line(format!("  feeds: maintainers {maintainers}, dispatchers {dispatchers}"))?;
+    }
     if !node.unclaimed.is_empty() {
         let n = node.unclaimed.len();
         out::line(format!(

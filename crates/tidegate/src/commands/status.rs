@@ -5,7 +5,7 @@ use server::view::{
     BackendsView, DrainStatusView, InstanceView, List, NodeView, ReasonView, ServiceView, StatusView,
 };
 
-use super::{Asker, drain, instance, node, tables, volume};
+use super::{Asker, drain, feed, instance, node, tables, volume};
 use crate::{
     client::{encode, shape},
     failure::{Failure, Outcome},
@@ -21,6 +21,7 @@ pub async fn status(asker: &Asker, text: Option<&str>) -> Outcome {
         (Some(Kind::Instance), name) => instance::status(asker, name).await,
         (Some(Kind::Volume), name) => volume::status(asker, name).await,
         (Some(Kind::Drain), name) => drain::status(asker, name).await,
+        (Some(Kind::Feed), name) => feed::status(asker, name).await,
         (None, name) => bare(asker, name).await,
     }
 }
@@ -28,7 +29,7 @@ pub async fn status(asker: &Asker, text: Option<&str>) -> Outcome {
 /// A bare name: whatever has it, if one thing alone has.
 async fn bare(asker: &Asker, name: &str) -> Outcome {
     let mut found = Vec::new();
-    for kind in [Kind::Service, Kind::Node, Kind::Volume, Kind::Instance] {
+    for kind in [Kind::Service, Kind::Feed, Kind::Node, Kind::Volume, Kind::Instance] {
         // Not everything that is a name can be the id of an instance; asking would be an error.
         if kind == Kind::Instance && name.parse::<model::InstanceId>().is_err() {
             continue;
@@ -38,8 +39,9 @@ async fn bare(asker: &Asker, name: &str) -> Outcome {
         }
     }
     match found.as_slice() {
-        [] => Err(Failure::error(format!("there is no service, node, volume or instance {name:?}"))),
+        [] => Err(Failure::error(format!("there is no service, feed, node, volume or instance {name:?}"))),
         [Kind::Service] => service(asker, name).await,
+        [Kind::Feed] => feed::status(asker, name).await,
         [Kind::Node] => node::status(asker, name).await,
         [Kind::Volume] => volume::status(asker, name).await,
         [Kind::Instance] => instance::status(asker, name).await,
@@ -78,15 +80,25 @@ async fn cluster(asker: &Asker) -> Outcome {
         drain::blockers(part, "    ")?;
     }
     out::line("")?;
-    if services.is_empty() {
+    let feeds = feed::all(asker).await?;
+    if services.is_empty() && feeds.is_empty() {
         return out::line("no services yet; run one with: tidegate apply FILE");
     }
-    tables::services(asker, &services)?;
+    if !services.is_empty() {
+        tables::services(asker, &services)?;
+    }
     for service in &services {
         tables::reasons(&service.name, &service.reasons)?;
         rollout_failed(service)?;
     }
-    Ok(())
+    if feeds.is_empty() {
+        return Ok(());
+    }
+    if !services.is_empty() {
+        out::line("")?;
+    }
+    feed::table(asker, &feeds)?;
+    feeds.iter().try_for_each(feed::worries)
 }
 
 /// A failed rollout is said in words, unless its reason is among the service's already.

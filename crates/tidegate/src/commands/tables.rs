@@ -21,7 +21,7 @@ pub fn nodes(asker: &Asker, nodes: &[NodeView]) -> Outcome {
     }
     let mut header = vec!["node", "state", "health", "memory", "cpu", "instances", "roles"];
     if asker.is_wide() {
-        header.extend(["epoch", "address", "labels", "unclaimed"]);
+        header.extend(["epoch", "address", "labels", "maintainers", "dispatchers", "unclaimed"]);
     }
     let mut table = Columns::new(&header);
     for node in nodes {
@@ -48,6 +48,8 @@ pub fn nodes(asker: &Asker, nodes: &[NodeView]) -> Outcome {
                 cell(node.process_epoch),
                 cell(or_dash(&node.address)),
                 cell(or_dash(&labels.join(","))),
+                cell(node.counts.maintainers),
+                cell(node.counts.dispatchers),
                 cell(node.unclaimed.len()),
             ]);
         }

@@ -15,7 +15,10 @@ use model::{
     Millis, Roles,
     units::{parse_bytes, parse_duration},
 };
-use protocol::{Timing, coordinator::DrainLimits};
+use protocol::{
+    Timing,
+    coordinator::{DrainLimits, FeedLimits},
+};
 
 use self::file::{ConfigFile, NodeFile, StoreFile};
 use crate::{
@@ -48,6 +51,7 @@ pub struct Config {
     pub store: StoreConfig,
     pub timing: Timing,
     pub drain: DrainLimits,
+    pub feeds: FeedLimits,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,12 +112,14 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
             return wrong(key, "not supported yet by this version; take the section out");
         }
     }
-    check_later(file)?;
+    check_numbers(file)?;
     let node = &file.node;
     let roles = roles(node)?;
     let api = listener("listen.api", &file.listen.api, insecure)?;
-    let rpc = listener("listen.rpc", &file.listen.rpc, insecure || !roles.coordinator)?;
-    if roles.coordinator && api == rpc {
+    // Candidates take streams of all daemons there, workers those of other workers.
+    let listens = roles.coordinator || roles.worker;
+    let rpc = listener("listen.rpc", &file.listen.rpc, insecure || !listens)?;
+    if listens && api == rpc {
         return wrong("listen.rpc", format!("{rpc} is the address of listen.api already"));
     }
     let host = host(node, api.ip())?;
@@ -137,11 +143,11 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
         store,
         timing: timing(file)?,
         drain: drain(file)?,
+        feeds: feeds(file),
     })
 }
 
-/// Sections that are used by later versions are checked all the same: a slip there should not wait.
-fn check_later(file: &ConfigFile) -> Checked<()> {
+fn check_numbers(file: &ConfigFile) -> Checked<()> {
     let numbers = [
         ("drain.nodes_at_once", file.drain.nodes_at_once),
         ("balance.moves_at_once", file.balance.moves_at_once),
@@ -169,6 +175,15 @@ fn drain(file: &ConfigFile) -> Checked<DrainLimits> {
         default_deadline,
         balance_moves: file.balance.moves_at_once as u32,
     })
+}
+
+/// Checked with the other numbers.
+fn feeds(file: &ConfigFile) -> FeedLimits {
+    FeedLimits {
+        maintainer_batch: file.scheduler.drain_maintainer_batch_size as u32,
+        moves_per_node: file.scheduler.dispatcher_moves_per_node as u32,
+        moves_total: file.scheduler.dispatcher_moves_total as u32,
+    }
 }
 
 fn id(node: &NodeFile) -> Checked<String> {

@@ -35,8 +35,23 @@ fn a_listener_beyond_this_machine_needs_its_flag() {
 
 #[test]
 fn a_daemon_that_does_not_listen_for_rpc_need_not_secure_it() {
-    let text = "[node]\nid = \"a\"\nroles = [\"worker\"]\n[listen]\nrpc = \"0.0.0.0:7071\"\n[join]\ncoordinators = [\"c:7071\"]";
+    let text = "[node]\nid = \"a\"\nroles = [\"edge\"]\n[listen]\nrpc = \"0.0.0.0:7071\"\n[join]\ncoordinators = [\"c:7071\"]";
     assert_eq!(parse("node.toml", text, false).unwrap().coordinators, ["c:7071"]);
+}
+
+#[test]
+fn a_worker_listens_for_other_workers_and_has_to_secure_it() {
+    let text = "[node]\nid = \"a\"\nroles = [\"worker\"]\nhost = \"10.0.0.1\"\n[listen]\nrpc = \"0.0.0.0:7071\"\n[join]\ncoordinators = [\"c:7071\"]";
+    assert!(message(text).contains("listen.rpc: \"0.0.0.0:7071\" is reachable"), "{}", message(text));
+    let config = parse("node.toml", text, true).unwrap();
+    assert_eq!(config.reached_at(config.rpc), "10.0.0.1:7071");
+}
+
+#[test]
+fn limits_of_feeds_come_from_the_scheduler_section() {
+    let text = "node.id = \"a\"\n[scheduler]\ndrain-maintainer-batch-size = 2\ndispatcher-moves-per-node = 3\ndispatcher-moves-total = 4";
+    let feeds = parse("node.toml", text, false).unwrap().feeds;
+    assert_eq!((feeds.maintainer_batch, feeds.moves_per_node, feeds.moves_total), (2, 3, 4));
 }
 
 #[test]

@@ -79,8 +79,10 @@ impl Layout {
         self.add(CONTROL, false, node, format!("{listen}[store]\nkind = \"embedded\"\n"))?;
         for number in 1..=self.nodes {
             let api = ports.near(self.api.ip(), self.api.port().saturating_add(1 + number))?;
+            let own = ports.near(self.api.ip(), self.api.port().saturating_add(1 + self.nodes + number))?;
             let node = self.worker(number, "\"worker\"");
-            let join = format!("[listen]\napi = \"{api}\"\n[join]\ncoordinators = [\"{rpc}\"]\n");
+            let join =
+                format!("[listen]\napi = \"{api}\"\nrpc = \"{own}\"\n[join]\ncoordinators = [\"{rpc}\"]\n");
             self.add(&format!("node-{number}"), true, node, join)?;
         }
         Ok(())
@@ -217,7 +219,7 @@ mod tests {
                 assert_eq!((config.id.as_str(), config.timing), (daemon.name.as_str(), Timing::DEV));
                 assert_eq!(config.roles.worker, daemon.is_worker);
                 listeners.push(config.api);
-                if config.roles.coordinator {
+                if config.roles.coordinator || config.roles.worker {
                     listeners.push(config.rpc);
                 }
             }

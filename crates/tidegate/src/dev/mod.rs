@@ -6,6 +6,7 @@
 mod children;
 mod instances;
 mod layout;
+mod orders;
 
 use std::time::{Duration, Instant};
 
@@ -172,7 +173,10 @@ impl Dev {
     async fn apply_demo(&mut self) -> Outcome {
         // As it stands: nodes look for commands beside their own binary too, so that applying the file
         // by hand changes nothing.
-        let file = service_file::check_text("examples/demo.toml", DEMO)?;
+        let mut file = service_file::check_text("examples/demo.toml", DEMO)?;
+        let orders = orders::write(&self.layout.dir)?;
+        file.service.extend(orders.service);
+        file.feed.extend(orders.feed);
         commands::send(&self.asker, &file).await?;
         let until = Instant::now() + DEMO_WITHIN;
         while Instant::now() < until {
@@ -214,9 +218,14 @@ impl Dev {
         }
         out::line(format!("\nlogs of the daemons: {}", self.layout.log_dir().display()))?;
         out::line(format!("try, in another terminal:{}", self.addr_hint()))?;
-        let tries: [&str; 3] = match demo {
-            true => ["curl http://127.0.0.1:8080/", "tidegate scale web 6", "tidegate status web"],
-            false => [
+        let tries: &[&str] = match demo {
+            true => &[
+                "curl http://127.0.0.1:8080/",
+                "tidegate scale web 6",
+                "tidegate status web",
+                "tidegate feed status orders",
+            ],
+            false => &[
                 "tidegate status",
                 "tidegate apply FILE     (what a file holds: docs/service-file.md)",
                 "tidegate events --follow",

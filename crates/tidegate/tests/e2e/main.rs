@@ -12,6 +12,8 @@ mod crash;
 mod daemon_kill;
 mod drains;
 mod empty_store;
+mod feeds;
+mod feeds_postgres;
 mod fence;
 mod first_run;
 mod harness;

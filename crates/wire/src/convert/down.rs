@@ -13,11 +13,12 @@ use protocol::{
     },
 };
 
-use super::{Checked, address, clipped, count, port, required, service, text};
+use super::{Checked, address, clipped, count, feed_name, port, required, service, text};
 use crate::{
     error::{Fault, WireError},
     limits::{
-        BACKENDS_PER_SET_MAX, NAME_BYTES_MAX, SETS_MAX, SPEC_JSON_BYTES_MAX, TEXT_BYTES_MAX, UNITS_MAX,
+        BACKENDS_PER_SET_MAX, FEEDS_MAX, NAME_BYTES_MAX, SETS_MAX, SPEC_JSON_BYTES_MAX, TEXT_BYTES_MAX,
+        UNITS_MAX,
     },
     pb,
 };
@@ -33,6 +34,8 @@ impl From<&Down> for pb::Down {
             DownBody::Answer(answer) => pb::down::Body::Answer(answer.into()),
             DownBody::Orders(orders) => pb::down::Body::Orders(orders.as_slice().into()),
             DownBody::Sets(sets) => pb::down::Body::Sets(sets.into()),
+            DownBody::Roster(roster) => pb::down::Body::Roster((&**roster).into()),
+            DownBody::Feeds(orders) => pb::down::Body::Feeds(orders.as_slice().into()),
             DownBody::Duty(duty) => pb::down::Body::Duty((*duty).into()),
             DownBody::Leave => pb::down::Body::Leave(pb::Leave {}),
         };
@@ -53,6 +56,8 @@ impl TryFrom<pb::Down> for Down {
             pb::down::Body::Answer(answer) => DownBody::Answer(answer.try_into()?),
             pb::down::Body::Orders(orders) => DownBody::Orders(orders.try_into()?),
             pb::down::Body::Sets(sets) => DownBody::Sets(sets.try_into()?),
+            pb::down::Body::Roster(roster) => DownBody::Roster(Arc::new(roster.try_into()?)),
+            pb::down::Body::Feeds(orders) => DownBody::Feeds(orders.try_into()?),
             pb::down::Body::Duty(duty) => DownBody::Duty(duty.try_into()?),
             pb::down::Body::Leave(pb::Leave {}) => DownBody::Leave,
         };
@@ -67,6 +72,7 @@ impl From<&Welcome> for pb::Welcome {
             timing: Some((&welcome.timing).into()),
             foreign: welcome.foreign,
             api: welcome.api.clone(),
+            moves_per_node: welcome.moves_per_node,
         }
     }
 }
@@ -80,6 +86,7 @@ impl TryFrom<pb::Welcome> for Welcome {
             timing: required("welcome.timing", welcome.timing)?.try_into()?,
             foreign: welcome.foreign,
             api: address("welcome.api", welcome.api)?,
+            moves_per_node: welcome.moves_per_node,
         })
     }
 }
@@ -144,8 +151,12 @@ fn refusal(number: i32) -> Checked<Refusal> {
 impl From<&HeartbeatAnswer> for pb::HeartbeatAnswer {
     fn from(answer: &HeartbeatAnswer) -> pb::HeartbeatAnswer {
         let stored = answer.stored.iter();
+        let feeds = answer.feeds.iter();
         pb::HeartbeatAnswer {
             heartbeat: answer.heartbeat,
+            feeds: feeds
+                .map(|(feed, number)| pb::FeedAnswered { feed: feed.as_str().to_owned(), number: *number })
+                .collect(),
             stored: stored
                 .map(|(instance, number)| pb::Stored { instance: instance.0, number: *number })
                 .collect(),
@@ -159,7 +170,14 @@ impl TryFrom<pb::HeartbeatAnswer> for HeartbeatAnswer {
     fn try_from(answer: pb::HeartbeatAnswer) -> Checked<HeartbeatAnswer> {
         count("heartbeat_answer.stored", &answer.stored, UNITS_MAX)?;
         let stored = answer.stored.into_iter().map(|stored| (InstanceId(stored.instance), stored.number));
-        Ok(HeartbeatAnswer { heartbeat: answer.heartbeat, stored: stored.collect() })
+        count("heartbeat_answer.feeds", &answer.feeds, FEEDS_MAX)?;
+        let feeds = answer.feeds.into_iter();
+        let feeds = feeds.map(|taken| Ok((feed_name("feed_answered.feed", &taken.feed)?, taken.number)));
+        Ok(HeartbeatAnswer {
+            heartbeat: answer.heartbeat,
+            stored: stored.collect(),
+            feeds: feeds.collect::<Result<_, _>>()?,
+        })
     }
 }
 

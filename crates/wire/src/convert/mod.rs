@@ -3,14 +3,18 @@
 //! `From<&…>` on the way out, which cannot fail; `TryFrom` on the way in, which trusts nothing.
 
 mod down;
+mod feed;
+mod peer;
 mod up;
 
-use model::{ServiceName, spec::is_valid_name};
+use std::collections::BTreeMap;
+
+use model::{ALL_CODES, Code, FeedName, NodeId, ServiceName, spec::is_valid_name};
 use protocol::message::SetRevision;
 
 use crate::{
     error::{Fault, WireError},
-    limits::{ADDRESS_BYTES_MAX, TEXT_BYTES_MAX},
+    limits::{ADDRESS_BYTES_MAX, LABELS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX},
     pb,
 };
 
@@ -48,6 +52,36 @@ fn service(field: &'static str, name: &str) -> Checked<ServiceName> {
         true => Ok(ServiceName::new(name)),
         false => Err(Fault::NotAName(clipped(name)).at(field)),
     }
+}
+
+fn feed_name(field: &'static str, name: &str) -> Checked<FeedName> {
+    match is_valid_name(name) {
+        true => Ok(FeedName::new(name)),
+        false => Err(Fault::NotAName(clipped(name)).at(field)),
+    }
+}
+
+/// A node's id stands in paths and on terminals.
+pub(crate) fn node(field: &'static str, id: &str) -> Checked<NodeId> {
+    let plain = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
+    if id.is_empty() || id.len() > NAME_BYTES_MAX || !id.chars().all(plain) {
+        return Err(Fault::NotAName(clipped(id)).at(field));
+    }
+    Ok(NodeId::new(id))
+}
+
+fn labels(field: &'static str, labels: &BTreeMap<String, String>) -> Checked<()> {
+    if labels.len() > LABELS_MAX {
+        return Err(Fault::TooMany { count: labels.len(), max: LABELS_MAX }.at(field));
+    }
+    match labels.iter().map(|(name, value)| name.len().max(value.len())).max() {
+        Some(bytes) if bytes > TEXT_BYTES_MAX => Err(Fault::TooLong { bytes, max: TEXT_BYTES_MAX }.at(field)),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn code_of(text: &str) -> Option<Code> {
+    ALL_CODES.iter().copied().find(|code| code.as_str() == text)
 }
 
 /// As much of the text as a receiver takes, without half a character at the end.

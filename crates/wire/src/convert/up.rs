@@ -1,15 +1,18 @@
 //! What daemons say.
 
 use model::{
-    ALL_CODES, Actual, ClusterId, Code, Exit, InstanceId, Life, MemoryCaps, Millis, NodeId, ProcessEpoch,
-    Resources, Roles,
+    Actual, ClusterId, Code, Exit, InstanceId, Life, MemoryCaps, Millis, ProcessEpoch, Resources, Roles,
 };
-use protocol::message::{EdgeReport, Heartbeat, Hello, Inventory, Status, Up, UpBody, Withdrawal};
+use protocol::message::{
+    EdgeReport, FeedReport, Heartbeat, Hello, Inventory, Status, Up, UpBody, Withdrawal,
+};
 
-use super::{Checked, address, clipped, count, port, required, service, text};
+use super::{
+    Checked, address, clipped, code_of, count, feed_name, labels, node, port, required, service, text,
+};
 use crate::{
     error::{Fault, WireError},
-    limits::{LABELS_MAX, LISTEN_FAILURES_MAX, NAME_BYTES_MAX, PORTS_MAX, TEXT_BYTES_MAX, UNITS_MAX},
+    limits::{FEEDS_MAX, LISTEN_FAILURES_MAX, NAME_BYTES_MAX, PORTS_MAX, TEXT_BYTES_MAX, UNITS_MAX},
     pb,
 };
 
@@ -57,6 +60,8 @@ impl From<&Hello> for pb::Hello {
             cluster: hello.cluster.map(|cluster| cluster.0),
             inventory: hello.inventory.iter().map(pb::Inventory::from).collect(),
             edge: Some((&hello.edge).into()),
+            rpc: hello.rpc.clone(),
+            succeeds: hello.succeeds.map(|life| life.0),
         }
     }
 }
@@ -68,38 +73,23 @@ impl TryFrom<pb::Hello> for Hello {
         let pb::Roles { coordinator, worker, edge } = required("hello.roles", hello.roles)?;
         let pb::Resources { memory, cpu } = required("hello.capacity", hello.capacity)?;
         count("hello.inventory", &hello.inventory, UNITS_MAX)?;
-        if hello.labels.len() > LABELS_MAX {
-            return Err(Fault::TooMany { count: hello.labels.len(), max: LABELS_MAX }.at("hello.labels"));
-        }
-        for (name, value) in &hello.labels {
-            let bytes = name.len().max(value.len());
-            if bytes > TEXT_BYTES_MAX {
-                return Err(Fault::TooLong { bytes, max: TEXT_BYTES_MAX }.at("hello.labels"));
-            }
-        }
+        labels("hello.labels", &hello.labels)?;
         Ok(Hello {
-            node: node(&hello.node)?,
+            node: node("hello.node", &hello.node)?,
             life: Life(hello.life),
+            succeeds: hello.succeeds.map(Life),
             roles: Roles { coordinator, worker, edge },
             labels: hello.labels,
             capacity: Resources { memory, cpu },
             host: text("hello.host", hello.host, NAME_BYTES_MAX)?,
             api: address("hello.api", hello.api)?,
+            rpc: address("hello.rpc", hello.rpc)?,
             memory_caps: required("hello.memory_caps", hello.memory_caps)?.try_into()?,
             cluster: hello.cluster.map(ClusterId),
             inventory: hello.inventory.into_iter().map(Inventory::try_from).collect::<Result<_, _>>()?,
             edge: required("hello.edge", hello.edge)?.try_into()?,
         })
     }
-}
-
-/// A node's id stands in paths and on terminals.
-fn node(id: &str) -> Checked<NodeId> {
-    let plain = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
-    if id.is_empty() || id.len() > NAME_BYTES_MAX || !id.chars().all(plain) {
-        return Err(Fault::NotAName(clipped(id)).at("hello.node"));
-    }
-    Ok(NodeId::new(id))
 }
 
 impl From<&MemoryCaps> for pb::MemoryCaps {
@@ -158,6 +148,13 @@ impl From<&Heartbeat> for pb::Heartbeat {
             forgotten: heartbeat.forgotten.iter().map(|instance| instance.0).collect(),
             degraded: heartbeat.degraded.map(|code| code.as_str().to_owned()),
             edge: Some((&heartbeat.edge).into()),
+            roster: heartbeat.roster.map(pb::SetRevision::from),
+            feeds: heartbeat.feeds.iter().map(pb::FeedReport::from).collect(),
+            dispatchers: heartbeat
+                .dispatchers
+                .iter()
+                .map(|(feed, count)| pb::FeedCount { feed: feed.as_str().to_owned(), count: *count })
+                .collect(),
         }
     }
 }
@@ -168,6 +165,10 @@ impl TryFrom<pb::Heartbeat> for Heartbeat {
     fn try_from(heartbeat: pb::Heartbeat) -> Checked<Heartbeat> {
         count("heartbeat.statuses", &heartbeat.statuses, UNITS_MAX)?;
         count("heartbeat.forgotten", &heartbeat.forgotten, UNITS_MAX)?;
+        count("heartbeat.feeds", &heartbeat.feeds, FEEDS_MAX)?;
+        count("heartbeat.dispatchers", &heartbeat.dispatchers, FEEDS_MAX)?;
+        let dispatchers = heartbeat.dispatchers.into_iter();
+        let dispatchers = dispatchers.map(|feed| Ok((feed_name("feed_count.feed", &feed.feed)?, feed.count)));
         let degraded = heartbeat.degraded.map(|code| {
             code_of(&code).unwrap_or_else(|| {
                 tracing::debug!(code = clipped(&code), "a node is degraded for a reason unknown here");
@@ -180,6 +181,9 @@ impl TryFrom<pb::Heartbeat> for Heartbeat {
             forgotten: heartbeat.forgotten.into_iter().map(InstanceId).collect(),
             degraded,
             edge: required("heartbeat.edge", heartbeat.edge)?.try_into()?,
+            roster: heartbeat.roster.map(Into::into),
+            feeds: heartbeat.feeds.into_iter().map(FeedReport::try_from).collect::<Result<_, _>>()?,
+            dispatchers: dispatchers.collect::<Result<_, _>>()?,
         })
     }
 }
@@ -268,10 +272,6 @@ fn reason_of(code: Option<String>, message: Option<String>) -> (Option<Code>, Op
         (None, Some(message)) => (None, Some(clipped(&format!("{code}: {message}")))),
         (None, None) => (None, Some(clipped(&code))),
     }
-}
-
-fn code_of(text: &str) -> Option<Code> {
-    ALL_CODES.iter().copied().find(|code| code.as_str() == text)
 }
 
 impl From<Actual> for pb::Actual {

@@ -1,5 +1,7 @@
 //! Messages of every shape that `protocol` can make.
 
+pub mod feeds;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
@@ -73,17 +75,25 @@ fn hello() -> impl Strategy<Value = Hello> {
         Just(MemoryCaps::CgroupV1),
         words().prop_map(MemoryCaps::None),
     ];
-    let place = (any::<[u64; 2]>(), "[a-z.]{0,40}", address(), caps);
+    let place = (any::<[u64; 2]>(), "[a-z.]{0,40}", [address(), address()], caps);
     let inventory = (service(), status()).prop_map(|(service, status)| Inventory { service, status });
     (node, place, option::of(any::<u64>()), vec(inventory, 0..4), edge_report()).prop_map(
-        |((node, life, roles, labels), (capacity, host, api, memory_caps), cluster, inventory, edge)| Hello {
+        |(
+            (node, life, roles, labels),
+            (capacity, host, [api, rpc], memory_caps),
+            cluster,
+            inventory,
+            edge,
+        )| Hello {
             node: NodeId::new(&node),
             life: Life(life),
+            succeeds: (life % 2 == 0).then_some(Life(life / 2)),
             roles: Roles { coordinator: roles[0], worker: roles[1], edge: roles[2] },
             labels,
             capacity: Resources { memory: capacity[0], cpu: capacity[1] },
             host,
             api,
+            rpc,
             memory_caps,
             cluster: cluster.map(ClusterId),
             inventory,
@@ -93,13 +103,19 @@ fn hello() -> impl Strategy<Value = Hello> {
 }
 
 fn heartbeat() -> impl Strategy<Value = Heartbeat> {
-    (any::<u64>(), vec(status(), 0..4), vec(instance(), 0..4), option::of(code()), edge_report()).prop_map(
-        |(epoch, statuses, forgotten, degraded, edge)| Heartbeat {
+    let units = (vec(status(), 0..4), vec(instance(), 0..4));
+    let feeds =
+        (option::of(revision()), vec(feeds::report(), 0..3), vec((feeds::feed(), any::<u32>()), 0..3));
+    (any::<u64>(), units, option::of(code()), edge_report(), feeds).prop_map(
+        |(epoch, (statuses, forgotten), degraded, edge, (roster, feeds, dispatchers))| Heartbeat {
             epoch: ProcessEpoch(epoch),
             statuses,
             forgotten,
             degraded,
             edge,
+            roster,
+            feeds,
+            dispatchers,
         },
     )
 }
@@ -156,17 +172,21 @@ pub fn down() -> impl Strategy<Value = Down> {
     let why = select(vec![Refusal::NodeIdInUse, Refusal::NotCoordinator]);
     let stored = vec((instance(), any::<u64>()), 0..4);
     let body = prop_oneof![
-        (any::<u64>(), timing(), any::<bool>()).prop_map(|(epoch, timing, foreign)| {
+        (any::<u64>(), timing(), any::<bool>(), any::<u32>()).prop_map(|(epoch, timing, foreign, moves)| {
             DownBody::Welcome(Welcome {
                 epoch: ProcessEpoch(epoch),
                 timing,
                 foreign,
                 api: "127.0.0.1:7070".into(),
+                moves_per_node: moves,
             })
         }),
         (why, words()).prop_map(|(why, message)| DownBody::Refused { why, message }),
-        (any::<u64>(), stored)
-            .prop_map(|(heartbeat, stored)| DownBody::Answer(HeartbeatAnswer { heartbeat, stored })),
+        (any::<u64>(), stored, vec((feeds::feed(), any::<u64>()), 0..4)).prop_map(
+            |(heartbeat, stored, feeds)| DownBody::Answer(HeartbeatAnswer { heartbeat, stored, feeds })
+        ),
+        feeds::roster().prop_map(|roster| DownBody::Roster(Arc::new(roster))),
+        vec(feeds::order(), 0..4).prop_map(DownBody::Feeds),
         vec(order(), 0..4).prop_map(DownBody::Orders),
         sets().prop_map(DownBody::Sets),
         Just(DownBody::Leave),

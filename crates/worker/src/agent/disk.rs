@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use model::{ClusterId, InstanceId, ServiceName, Term, VolumeId, spec::ServiceFile};
+use model::{ClusterId, InstanceId, Life, ServiceName, Term, VolumeId, spec::ServiceFile};
 use protocol::{
     message::{DiskFrom, Run, VolumeOrder},
     node::{Copied, Ending, Memory, Note, Wanted},
@@ -20,6 +20,7 @@ const VERSION: u32 = 1;
 const ORDER: &str = "order.json";
 const HALTED: &str = "halted";
 const MEMORY: &str = "node.json";
+const LIFE: &str = "life";
 
 /// What was ordered of an instance, in its directory.
 #[derive(Serialize, Deserialize)]
@@ -212,4 +213,17 @@ pub(super) fn save_memory(data_dir: &Path, memory: Memory) -> io::Result<()> {
         term: memory.term.0,
     };
     write_atomic(&data_dir.join(MEMORY), &serde_json::to_vec_pretty(&file)?)
+}
+
+/// Writes down which life of the daemon has this directory. Returns the one before it.
+pub(super) fn begin_life(data_dir: &Path, life: Life) -> io::Result<Option<Life>> {
+    let path = data_dir.join(LIFE);
+    let before = match std::fs::read_to_string(&path) {
+        // One that cannot be read proves nothing, and nothing depends on it.
+        Ok(text) => u64::from_str_radix(text.trim(), 16).ok().map(Life),
+        Err(fault) if fault.kind() == io::ErrorKind::NotFound => None,
+        Err(fault) => return Err(fault),
+    };
+    write_atomic(&path, format!("{:016x}\n", life.0).as_bytes())?;
+    Ok(before)
 }

@@ -32,12 +32,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cgroup::{Cgroups, Kind},
+    feeds::{Ears, Incoming},
     host,
     runtime::Runtime,
 };
 
 pub use halt::stop_instances;
 pub use http::local_router;
+pub use task::STOP_MAX;
 
 pub struct AgentConfig {
     pub node: String,
@@ -51,6 +53,8 @@ pub struct AgentConfig {
     pub host: String,
     /// Where this daemon answers HTTP, `host:port`.
     pub api: String,
+    /// Where other daemons reach it for feeds, `host:port`; empty if it takes none.
+    pub rpc: String,
     pub ports: RangeInclusive<u16>,
     /// Streams of any candidates, `host:port`.
     pub coordinators: Vec<String>,
@@ -150,6 +154,7 @@ impl Agent {
     pub async fn start(
         config: AgentConfig,
         edge: Option<EdgeLink>,
+        incoming: Option<Incoming>,
         shutdown: CancellationToken,
     ) -> Result<AgentHandle, AgentError> {
         let data = |source| AgentError::Data { dir: config.data_dir.clone(), source };
@@ -170,10 +175,13 @@ impl Agent {
             memory = Default::default();
         }
         let life = random_life().map_err(data)?;
+        // The daemon holds the lock of its data directory: whoever had it before is over.
+        let succeeds = disk::begin_life(&config.data_dir, life).map_err(data)?;
         let clock = Clock::start();
         let identity = Identity {
             node: NodeId::new(&config.node),
             life,
+            succeeds,
             roles: config.roles,
             labels: config.labels.clone(),
             capacity: Resources {
@@ -182,6 +190,7 @@ impl Agent {
             },
             host: config.host.clone(),
             api: config.api.clone(),
+            rpc: config.rpc.clone(),
             memory_caps,
             memory,
         };
@@ -190,8 +199,9 @@ impl Agent {
         let (stats_tx, stats) = watch::channel(NodeStats::default());
         let (events_tx, events) = mpsc::unbounded_channel();
         let instances: Arc<Path> = root.into();
-        let task = task::Task::new(node, clock, config, runtime, edge, events_tx, coordinator_tx);
-        let ended = tokio::spawn(task.run(events, stats_tx, shutdown));
+        let (task, ears) = task::Task::new(node, clock, config, runtime, edge, events_tx, coordinator_tx);
+        let ears = Ears { incoming, ..ears };
+        let ended = tokio::spawn(task.run(events, ears, stats_tx, shutdown));
         Ok(AgentHandle { stats, coordinator, instances, ended })
     }
 }

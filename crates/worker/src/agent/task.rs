@@ -6,10 +6,12 @@ use std::{
     time::Duration,
 };
 
-use model::{Code, Exit, InstanceId, Time};
+use model::{Code, Exit, InstanceId, NodeId, Time};
+use pipelines::Host;
 use protocol::{
+    dispatchers::STOP_PATIENCE,
     message::{Down, DownBody, Run, Up},
-    node::{CopyEnd, Input, Node, Note, Output, Process},
+    node::{CopyEnd, FeedNews, FeedWork, Input, Node, Note, Output, Process},
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +23,11 @@ use super::{
     link::{self, Link},
 };
 use crate::{
+    feeds::{
+        Ears, FeedEvent,
+        host::{FeedHost, PROGRESS_PAUSE},
+        peers::{PeerEvent, Peers},
+    },
     host,
     ports::Ports,
     runtime::{Ended, Found, Handle, Runtime, blocking},
@@ -37,6 +44,13 @@ const UNCLEAR_PAUSE: Duration = Duration::from_secs(1);
 /// A drained daemon answers for this long before it goes: whoever follows the drain through it sees
 /// how it ended.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// A daemon that ends waits this long for its dispatchers: they have [`STOP_PATIENCE`] to finish what is in
+/// flight, and are aborted then.
+pub const STOP_MAX: Duration = Duration::from_secs(15);
+const _: () = assert!(STOP_MAX.as_millis() > STOP_PATIENCE.0 as u128);
+/// For last words to get out.
+const FLUSH: Duration = Duration::from_millis(100);
 
 /// What happened, told to the task.
 pub(super) enum Event {
@@ -76,6 +90,8 @@ pub(super) struct Task {
     /// When it was told for the first time that it may go; it is told again with every heartbeat.
     may_leave_since: Option<Time>,
     left: bool,
+    feeds: FeedHost,
+    peers: Peers,
     events: mpsc::UnboundedSender<Event>,
     coordinator: watch::Sender<Option<String>>,
     syncer: disk::Syncer,
@@ -90,12 +106,16 @@ impl Task {
         edge: Option<EdgeLink>,
         events: mpsc::UnboundedSender<Event>,
         coordinator: watch::Sender<Option<String>>,
-    ) -> Task {
+    ) -> (Task, Ears) {
         // Volumes are the operator's: their marker names this kind of data, not one cluster's life.
         let volumes = Arc::new(Volumes::new(&config.data_dir, "tidegate"));
         let seed = host::boottime_ms() as u16;
         let ports = Ports::new(config.ports.clone(), seed);
-        Task {
+        let guard = vec![config.exe.clone().into_os_string(), "guard".into()];
+        let (news, from_tasks) = mpsc::unbounded_channel();
+        let (peers, peer_events) = Peers::new(NodeId::new(&config.node));
+        let ears = Ears { news: from_tasks, peers: peer_events, incoming: None };
+        let task = Task {
             node,
             clock,
             runtime: Arc::new(runtime),
@@ -110,27 +130,34 @@ impl Task {
             refused: None,
             may_leave_since: None,
             left: false,
+            feeds: FeedHost::new(Host { node: config.node.clone(), guard }, news),
+            peers,
             events,
             coordinator,
             syncer: disk::Syncer::start(),
             config,
-        }
+        };
+        (task, ears)
     }
 
     pub async fn run(
         mut self,
         mut events: mpsc::UnboundedReceiver<Event>,
+        mut ears: Ears,
         stats: watch::Sender<NodeStats>,
         shutdown: CancellationToken,
     ) -> Result<(), AgentError> {
         self.find_what_runs().await?;
         self.dial();
         let mut machine = tokio::time::interval(MACHINE_INTERVAL);
+        let mut progress = tokio::time::interval(PROGRESS_PAUSE);
+        progress.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut edge = self.edge.as_ref().map(|edge| edge.report.clone());
         if let Some(report) = &mut edge {
             let report = report.borrow_and_update().clone();
             self.handle(Input::Edge(report));
         }
+        let mut ends_by: Option<tokio::time::Instant> = None;
         loop {
             let now_seen = self.stats();
             stats.send_if_modified(|stats| std::mem::replace(stats, now_seen) != now_seen);
@@ -150,30 +177,92 @@ impl Task {
                     Some(report) => self.handle(Input::Edge(report)),
                     None => edge = None,
                 },
-                () = shutdown.cancelled() => break,
+                event = ears.next() => self.take_feed_event(event),
+                _ = progress.tick(), if !self.feeds.is_idle() => {
+                    let news = self.feeds.progressed();
+                    if !news.is_empty() {
+                        self.handle(Input::Feeds(news));
+                    }
+                }
+                () = shutdown.cancelled(), if ends_by.is_none() => ends_by = Some(self.begin_to_stop()),
+                () = until(ends_by) => {
+                    tracing::warn!("its dispatchers have not stopped in {STOP_MAX:?}; they end with it");
+                    break;
+                }
             }
             if let Some(message) = self.refused.take() {
                 return Err(AgentError::Refused(message));
             }
-            if self.left {
+            if self.left && ends_by.is_none() {
                 tracing::info!("drained, and told to stop then");
+                ends_by = Some(self.begin_to_stop());
+            }
+            if ends_by.is_some() && self.node.may_end() {
                 break;
             }
         }
-        self.say_goodbye().await;
+        // Last words get out before their streams go.
+        self.peers.close();
+        self.link = None;
+        tokio::time::sleep(FLUSH).await;
         Ok(())
+    }
+
+    /// Dispatchers stop with their final checkpoints; when that has to be over.
+    fn begin_to_stop(&mut self) -> tokio::time::Instant {
+        self.handle(Input::Stopping);
+        tokio::time::Instant::now() + STOP_MAX
+    }
+
+    fn take_feed_event(&mut self, event: FeedEvent) {
+        match event {
+            FeedEvent::News(news) => self.take_feed_news(news),
+            FeedEvent::Peers(events) => self.take_heard(events),
+            FeedEvent::Stream(from, stream) if self.node.knows(&from) => self.peers.accept(from, *stream),
+            FeedEvent::Stream(from, _) => tracing::debug!("{from} is not known here: its stream is refused"),
+        }
+    }
+
+    fn take_feed_news(&mut self, news: Vec<FeedNews>) {
+        for news in &news {
+            if let FeedNews::Task(news) = news {
+                self.feeds.ended(news);
+            }
+        }
+        self.handle(Input::Feeds(news));
+    }
+
+    fn take_heard(&mut self, events: Vec<PeerEvent>) {
+        let mut news = Vec::new();
+        for event in events {
+            match event {
+                // Forgotten since it greeted: it is not asked who it is with every message.
+                PeerEvent::Heard { from, message } if self.node.knows(&from) => {
+                    news.push(FeedNews::Heard(message));
+                }
+                PeerEvent::Heard { .. } => {}
+                PeerEvent::Ended { node, number, lived } => self.peers.ended(&node, number, lived),
+            }
+        }
+        if !news.is_empty() {
+            self.handle(Input::Feeds(news));
+        }
+    }
+
+    fn work(&mut self, work: FeedWork) {
+        match work {
+            FeedWork::Send { to, rpc, message } => self.peers.send(&to, &rpc, message),
+            FeedWork::Task { feed, span, spec, mark, task } => {
+                self.feeds.task(feed, span, (spec, mark), task);
+            }
+            FeedWork::Look { feed, epoch, spec } => self.feeds.look(feed, epoch, &spec),
+            FeedWork::Sweep { feed, epoch, spec, keep } => self.feeds.sweep(feed, epoch, &spec, keep),
+        }
     }
 
     fn stats(&self) -> NodeStats {
         let running = self.node.instances().filter(|(_, _, has_process)| *has_process).count();
         NodeStats { registered: self.node.epoch().is_some(), instances: self.held.len(), running }
-    }
-
-    /// Lets the last word out before the stream goes.
-    async fn say_goodbye(&mut self) {
-        self.handle(Input::Stopping);
-        self.link = None;
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
     fn handle(&mut self, input: Input) {
@@ -278,6 +367,7 @@ impl Task {
                 let since = *self.may_leave_since.get_or_insert(now);
                 self.left = now.since(since).as_duration() >= LINGER;
             }
+            Output::Feed(work) => self.work(work),
             Output::GiveUp { message } => self.refused = Some(message),
         }
     }
@@ -470,6 +560,7 @@ impl Task {
     /// Shims of what must not run twice are told until when they may let it run.
     fn renew_fences(&mut self, fence_ms: u64) {
         self.fence_ms = Some(fence_ms);
+        self.feeds.lease(fence_ms);
         for (id, held) in &self.held {
             if held.what.spec.is_fenced() && held.handle.is_some() {
                 self.on_handle(*id, move |handle| async move { handle.set_fence(Some(fence_ms)).await });
@@ -583,6 +674,13 @@ fn exited(id: InstanceId, run: u32, ended: Ended) -> Input {
         Ended::Lost { why } | Ended::Unclear { why } => (Exit::Unknown, false, Some(why)),
     };
     Input::Exited { id, run, exit, memory_exceeded, message }
+}
+
+async fn until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The edge's next report; never, if there is no edge.

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use reqwest::{Client, Method};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use server::view::{InstanceView, List, NodeView, ServiceView, StatusView, VolumeView};
+use server::view::{FeedView, InstanceView, List, NodeView, ServiceView, StatusView, VolumeView};
 
 use super::until;
 
@@ -75,6 +75,14 @@ impl Api {
 
     pub async fn volume(&self, id: &str) -> Answer<VolumeView> {
         self.get(&format!("/v1/volumes/{id}")).await
+    }
+
+    pub async fn feed(&self, name: &str) -> Answer<FeedView> {
+        self.get(&format!("/v1/feeds/{name}")).await
+    }
+
+    pub async fn feeds(&self) -> Answer<Vec<FeedView>> {
+        Ok(self.get::<List<FeedView>>("/v1/feeds").await?.items)
     }
 
     pub async fn status(&self) -> Answer<StatusView> {

@@ -1,0 +1,140 @@
+//! The nodes as one maintainer sees them: who has answered, how loaded they are, whom to avoid.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{FeedSpec, Millis, NodeId, ProcessEpoch, SpanName, Time};
+
+use crate::{message::feed::SpanOrder, roster::RosterView};
+
+/// An answered node is asked again this often: what was lost with a stream comes to light.
+const ASK_EVERY: Millis = Millis::secs(5);
+/// A node that has not answered is asked again after this; it doubles.
+const ASK_FIRST: Millis = Millis(200);
+const ASK_MAX: Millis = Millis::secs(5);
+/// Unanswered that often, it is said to be unreachable.
+const SILENT_AFTER_TRIES: u32 = 3;
+
+#[derive(Debug)]
+pub(super) struct Host {
+    pub epoch: ProcessEpoch,
+    /// The number of the last news; `None`: it has not answered.
+    pub heard: Option<u64>,
+    pub ask_at: Time,
+    pub tries: u32,
+    /// Dispatchers of all feeds, as it says.
+    pub load: u32,
+    /// Spans of this feed that it runs and that stay.
+    pub running: BTreeSet<SpanName>,
+    /// On their way there.
+    pub incoming: u32,
+    /// Not a destination before then: it refused, or did not answer.
+    pub avoid_until: Time,
+    pub orders: Vec<SpanOrder>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Hosts {
+    all: BTreeMap<NodeId, Host>,
+}
+
+impl Hosts {
+    /// Takes over who is there. Returns the nodes of which a life has ended.
+    pub fn follow(&mut self, roster: &RosterView, now: Time) -> Vec<NodeId> {
+        let gone = self
+            .all
+            .iter()
+            .filter(|(id, host)| roster.get(id).is_none_or(|node| node.offline || node.epoch != host.epoch));
+        let gone: Vec<NodeId> = gone.map(|(id, _)| id.clone()).collect();
+        for id in &gone {
+            self.all.remove(id);
+        }
+        for node in roster.nodes().filter(|node| !node.offline) {
+            self.all.entry(node.node.clone()).or_insert_with(|| Host {
+                epoch: node.epoch,
+                heard: None,
+                ask_at: now,
+                tries: 0,
+                load: 0,
+                running: BTreeSet::new(),
+                incoming: 0,
+                avoid_until: Time(0),
+                orders: Vec::new(),
+            });
+        }
+        gone
+    }
+
+    pub fn get(&self, node: &NodeId) -> Option<&Host> {
+        self.all.get(node)
+    }
+
+    pub fn get_mut(&mut self, node: &NodeId) -> Option<&mut Host> {
+        self.all.get_mut(node)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&NodeId, &Host)> {
+        self.all.iter()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&NodeId, &mut Host)> {
+        self.all.iter_mut()
+    }
+
+    pub fn all_answered(&self) -> bool {
+        !self.all.is_empty() && self.all.values().all(|host| host.heard.is_some())
+    }
+
+    /// There is something that all have to know before they are ordered anything.
+    pub fn ask_all(&mut self, now: Time) {
+        for host in self.all.values_mut().filter(|host| host.heard.is_some()) {
+            host.ask_at = now;
+        }
+    }
+
+    /// The least loaded of those that may take one more of this feed, what is on its way counted.
+    pub fn destination(
+        &self,
+        roster: &RosterView,
+        spec: &FeedSpec,
+        per_node: u32,
+        now: Time,
+    ) -> Option<NodeId> {
+        let may = |id: &NodeId, host: &Host| {
+            host.may_take(per_node, now)
+                && roster.get(id).is_some_and(|node| !node.closed && node.satisfies(spec))
+        };
+        let least = self.all.iter().filter(|(id, host)| may(id, host));
+        least.min_by_key(|(id, host)| (host.share(), host.load, (*id).clone())).map(|(id, _)| id.clone())
+    }
+
+    pub fn next_wake(&self) -> Option<Time> {
+        self.all.values().map(|host| host.ask_at).min()
+    }
+}
+
+impl Host {
+    /// Spans of this feed there, what is on its way counted.
+    pub fn share(&self) -> u32 {
+        self.running.len() as u32 + self.incoming
+    }
+
+    fn may_take(&self, per_node: u32, now: Time) -> bool {
+        self.heard.is_some() && !self.is_silent() && self.incoming < per_node && self.avoid_until <= now
+    }
+
+    pub fn is_silent(&self) -> bool {
+        self.tries >= SILENT_AFTER_TRIES
+    }
+
+    /// It was asked: when to ask again if nothing comes.
+    pub fn asked(&mut self, now: Time) {
+        let pause = Millis((ASK_FIRST.0 << self.tries.min(8)).min(ASK_MAX.0));
+        self.tries = self.tries.saturating_add(1);
+        self.ask_at = now + pause;
+    }
+
+    pub fn answered(&mut self, number: u64, load: u32, now: Time) {
+        (self.heard, self.load, self.tries) = (Some(number), load, 0);
+        self.ask_at = now + ASK_EVERY;
+    }
+}

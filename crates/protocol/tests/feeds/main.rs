@@ -1,0 +1,8 @@
+//! Feeds by name: what the coordinator, the maintainers and the dispatchers do together, one case at a
+//! time. The simulator runs the same machines under random faults.
+
+mod bench;
+mod lessons;
+mod properties;
+mod recovery;
+mod spans;

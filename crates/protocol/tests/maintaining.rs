@@ -1,0 +1,115 @@
+//! A maintainer by itself: what it asks for, and when.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use model::{
+    FeedName, FeedSpec, FeedState, MaintainerEpoch, NodeId, PipelineSpec, ProcessEpoch, SpanName, SpanSet,
+    Term, Time,
+};
+use protocol::{
+    maintainer::{Limits, Looked, Maintainer, Output},
+    message::{
+        SetRevision,
+        feed::{Maintain, Peer, PeerBody, Phase, Roster, RosterNode},
+    },
+    roster::RosterView,
+};
+
+const NODE: &str = "n1";
+
+fn revision(number: u64) -> SetRevision {
+    SetRevision { term: Term(1), number }
+}
+
+fn roster() -> RosterView {
+    let node = RosterNode {
+        node: NodeId::new(NODE),
+        epoch: ProcessEpoch(1),
+        rpc: "127.0.0.1:1".to_owned(),
+        closed: false,
+        offline: false,
+        labels: BTreeMap::new(),
+    };
+    let mut view = RosterView::default();
+    let all = Roster { revision: revision(1), since: revision(0), full: true, nodes: vec![node] };
+    assert!(view.take(&all));
+    view
+}
+
+fn maintain(state: FeedState, spans: &[&str]) -> Arc<Maintain> {
+    let names: Vec<SpanName> = spans.iter().map(|name| SpanName::new(name)).collect();
+    Arc::new(Maintain {
+        revision: revision(1),
+        spec: Arc::new(FeedSpec { pipeline: PipelineSpec::Idle { spans: 3 }, constraints: BTreeMap::new() }),
+        state,
+        spans: SpanSet { generation: u64::from(!spans.is_empty()), names: names.into() },
+        checkpoint: None,
+        moves: 10,
+    })
+}
+
+/// One whose only node has answered that it runs nothing, and everything that it said since.
+fn begun(order: Arc<Maintain>) -> (Maintainer, RosterView, Vec<Output>) {
+    let (feed, node, roster) = (FeedName::new("orders"), NodeId::new(NODE), roster());
+    let id = (feed.clone(), MaintainerEpoch(1), node.clone());
+    let mut maintainer = Maintainer::new(id, order, Limits { per_node: 10 }, &roster, Time(0));
+    let mut said = maintainer.advance(&roster, Time(0));
+    let answer = Peer {
+        from: node,
+        from_epoch: ProcessEpoch(1),
+        to_epoch: ProcessEpoch(1),
+        feed,
+        maintainer: MaintainerEpoch(1),
+        body: PeerBody::Inventory { number: 0, load: 0, held: Vec::new() },
+    };
+    maintainer.heard(&answer, Time(10));
+    said.extend(maintainer.advance(&roster, Time(10)));
+    (maintainer, roster, said)
+}
+
+fn sweeps(said: &[Output]) -> Vec<Vec<&str>> {
+    said.iter()
+        .filter_map(|output| match output {
+            Output::Sweep { keep } => Some(keep.iter().map(SpanName::as_str).collect()),
+            Output::Peer { .. } | Output::Look => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_feed_whose_spans_are_not_known_yet_is_not_swept_as_if_it_were_removed() {
+    let (maintainer, _, said) = begun(maintain(FeedState::Running, &[]));
+    assert_eq!(maintainer.phase(), Phase::Working);
+    assert!(sweeps(&said).is_empty(), "{said:?}");
+}
+
+#[test]
+fn one_that_takes_over_sweeps_what_is_not_among_its_spans() {
+    let (_, _, said) = begun(maintain(FeedState::Running, &["a", "b"]));
+    assert_eq!(sweeps(&said), [["a", "b"]]);
+}
+
+#[test]
+fn a_feed_that_is_removed_is_swept_of_everything() {
+    let (mut maintainer, roster, said) = begun(maintain(FeedState::Removing, &[]));
+    assert_eq!(sweeps(&said), [Vec::<&str>::new()]);
+    maintainer.swept(Ok(()), Time(20));
+    maintainer.advance(&roster, Time(20));
+    assert_eq!(maintainer.phase(), Phase::Cleaned);
+}
+
+#[test]
+fn the_mark_of_a_look_is_told_every_node_at_once_and_with_every_question() {
+    let (mut maintainer, roster, _) = begun(maintain(FeedState::Running, &["a"]));
+    let mark = Some("0123".to_owned());
+    maintainer.looked(
+        Ok(Looked { spans: vec![SpanName::new("a")], mark: mark.clone(), ..Looked::default() }),
+        Time(20),
+    );
+    let said = maintainer.advance(&roster, Time(20));
+    let asked = said.iter().find_map(|output| match output {
+        Output::Peer { body: PeerBody::Ask { mark, .. }, .. } => Some(mark.clone()),
+        Output::Peer { .. } | Output::Look | Output::Sweep { .. } => None,
+    });
+    assert_eq!(asked, Some(mark), "{said:?}");
+}
