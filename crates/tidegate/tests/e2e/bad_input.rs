@@ -198,14 +198,16 @@ async fn a_second_daemon_with_the_same_id_port_or_directory_is_refused_and_the_f
     let data = cluster.daemon("n1").data();
     let api = cluster.daemon("n1").api().base().trim_start_matches("http://").to_owned();
     let elsewhere = first.replace(data.to_str().unwrap(), "other");
+    let on_other_ports = elsewhere.lines().map(|line| match line.split_once(" = ") {
+        Some((key @ ("api" | "rpc"), _)) => format!("{key} = \"127.0.0.1:{}\"", free_port()),
+        Some(_) | None => line.to_owned(),
+    });
+    let on_other_ports = on_other_ports.collect::<Vec<_>>().join("\n");
+    assert!(!on_other_ports.contains(&api), "{on_other_ports}");
     let cases: [(&str, String, &[&str]); 3] = [
         ("directory", first.clone(), &["another daemon", data.to_str().unwrap()]),
         ("port", elsewhere.clone(), &["listen.api", "in use"]),
-        (
-            "node id",
-            elsewhere.replace(&api, &format!("127.0.0.1:{}", free_port())),
-            &["another daemon", "n1"],
-        ),
+        ("node id", on_other_ports, &["another daemon", "n1"]),
     ];
     for (what, config, words) in cases {
         cluster.file("second.toml", &config);
