@@ -96,12 +96,12 @@ fn kill_daemon_of(data: &Path) {
 }
 
 /// Everything of the demo is as it should be.
-async fn until_all_well(api: &Api) {
+async fn until_all_well(api: &Api, count: usize) {
     until("the demo to be well", async || {
         let services = api.services().await?;
         let well = services.iter().filter(|service| service.state == "ok").count();
         let seen: Vec<_> = services.iter().map(|s| (&s.name, &s.state, s.ready, &s.rollout)).collect();
-        if well == 4 && services.len() == 4 { Ok(()) } else { Err(format!("{seen:?}")) }
+        if well == count && services.len() == count { Ok(()) } else { Err(format!("{seen:?}")) }
     })
     .await;
     until("the batch to be complete", async || {
@@ -137,7 +137,9 @@ async fn dev_shows_the_demo_stops_it_on_ctrl_c_and_finds_it_again() {
         let done = tidegate(dev.dir.path(), dev.api.base(), &["apply", "demo.toml"]).await;
         assert_eq!(done.code, 0, "{}", done.stderr);
     }
-    until_all_well(&dev.api).await;
+    // With the demo's feed comes the service that writes its logs.
+    let services = if is_free { 5 } else { 4 };
+    until_all_well(&dev.api, services).await;
     let text = until("the edge to serve", async || page(port).await).await;
     let web = dev.api.until_ready("web", 4).await;
     assert!(web.iter().any(|instance| text.contains(&format!("instance {}\n", instance.id))), "{text}");
@@ -149,15 +151,14 @@ async fn dev_shows_the_demo_stops_it_on_ctrl_c_and_finds_it_again() {
     assert_eq!(std::fs::read_to_string(&starts).unwrap(), "1\n");
     let batch = dev.api.instances("report").await.unwrap();
     let running = dev.alive();
-    // With the demo's feed comes the service that writes its logs.
-    assert_eq!(running.len(), if is_free { 8 } else { 7 }, "{running:?}");
+    assert_eq!(running.len(), services + 3, "{running:?}");
 
     dev.interrupt().await;
     assert_eq!(dev.alive().len(), 0, "no process is left: {:?}", dev.alive());
     assert!(running.iter().all(|run| !run.shim.is_alive() && !run.main.unwrap().is_alive()));
 
     dev.start(&[]).await;
-    until_all_well(&dev.api).await;
+    until_all_well(&dev.api, services).await;
     let again = dev.api.until_ready("web", 4).await;
     let ids = |all: &[server::view::InstanceView]| all.iter().map(|i| i.id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(&again), ids(&web), "the same instances, on the same nodes");
