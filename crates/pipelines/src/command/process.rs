@@ -112,9 +112,10 @@ impl Process {
     /// Waits until nothing of it runs, once its lease pipe was closed; says what is known of its end. However
     /// long that takes: until then its dispatchers may still write.
     pub async fn ended(mut self) -> String {
-        drop(self.told);
         drop(self.said);
         let waited = self.guard.wait().await;
+        // Not before: at the end of its stdin a command may end well, and that would pass for the reason.
+        drop(self.told);
         let _ = timeout(TAIL_WAIT, &mut self.stderr).await;
         let tail = lock(&self.tail);
         let mut words = match (&tail.ending, waited) {
