@@ -6,7 +6,7 @@ use model::{Checkpoint, Code, FeedName, SpanName, Time};
 use pipelines::Pipeline;
 use pipelines::command::{CommandPipeline, Limits};
 
-use crate::stage::{LONG_MS, Stage, boot_ms, host, is_alive, limits, run};
+use crate::stage::{LONG_MS, SHORT, Stage, boot_ms, host, is_alive, limits, run};
 
 crate::tests![
     what_a_dispatcher_does_to_its_process_is_trouble_in_its_words_and_another_goes_on_from_its_checkpoint,
@@ -43,10 +43,10 @@ async fn what_a_dispatcher_does_to_its_process_is_trouble_in_its_words_and_anoth
 }
 
 async fn silence_is_trouble_and_ends_the_process() {
-    let stage = Stage::new("", Limits { answer: Duration::from_millis(300), ..limits() });
+    let stage = Stage::new("", Limits { answer: SHORT, ..limits() });
     let silent = stage.run("silent", 1, None).await;
     let trouble = silent.trouble().await;
-    assert!(trouble.message.contains("did not answer \"start of silent\" within 300 ms"), "{trouble}");
+    assert!(trouble.message.contains("did not answer \"start of silent\" within 3000 ms"), "{trouble}");
     assert!(!is_alive(stage.pids()[0]));
 }
 

@@ -9,7 +9,7 @@ use pipelines::command::Limits;
 use rustix::process::Signal;
 
 use crate::stage::{
-    Daemon, LONG_MS, Stage, Stopped, boot_ms, fake, is_alive, limits, parent, pids, run, signal, until,
+    Daemon, LONG_MS, SHORT, Stage, Stopped, boot_ms, fake, is_alive, limits, parent, pids, run, signal, until,
 };
 
 crate::tests![
@@ -95,7 +95,7 @@ async fn a_pipeline_that_is_dropped_leaves_no_process() {
 }
 
 async fn until_a_process_is_known_to_be_dead_nobody_is_told_that_its_dispatchers_ended() {
-    let stage = Stage::new("", Limits { answer: Duration::from_millis(300), ..limits() });
+    let stage = Stage::new("", Limits { answer: SHORT, ..limits() });
     let mut dispatcher = stage.run("a", 1, None).await;
     dispatcher.reached(1).await;
     let command = stage.pids()[0];

@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Nothing here takes this long unless it hangs.
 pub const HANGS_AFTER: Duration = Duration::from_secs(60);
+/// A limit that a test waits for, and within which all else is answered on a busy machine.
+pub const SHORT: Duration = Duration::from_secs(3);
 /// A lease that does not end within a test.
 pub const LONG_MS: u64 = 10 * 60 * 1000;
 
