@@ -1,7 +1,6 @@
 //! A command never outlives its fence, nor its daemon, nor its guard.
 
 use std::path::Path;
-use std::time::Duration;
 
 use model::Code;
 use pipelines::Pipeline;
