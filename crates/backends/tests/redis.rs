@@ -1,0 +1,295 @@
+//! The Redis Cluster backend against real Redis nodes.
+
+mod data;
+
+use std::time::{Duration, Instant};
+
+use backends::testing::{RedisNodes, wait_for};
+use backends::{
+    Backend, BackendError, Endpoint, Memo, Moving, Preflight, RedisCluster, RedisConfig, Refusal, Role, StoreId,
+    StoreState,
+};
+use data::{Writer, assert_all_there, fill, owners};
+use tokio::time::timeout;
+
+const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(60);
+
+async fn memo(backend: &RedisCluster, store: &StoreId) -> Memo {
+    match backend.preflight(store).await.expect("an answer") {
+        Preflight::Possible { memo } => memo,
+        Preflight::Refused { refusal } => panic!("refused: {refusal}"),
+    }
+}
+
+async fn serving(backend: &RedisCluster, store: &StoreId) -> u64 {
+    wait_for("a count that is complete", || async {
+        match backend.state(store, None).await.expect("an answer") {
+            StoreState::Serving { leaders, .. } => leaders.complete.then_some(leaders.value),
+            other => panic!("{other:?}"),
+        }
+    })
+    .await
+}
+
+async fn progress(backend: &RedisCluster, store: &StoreId, memo: &Memo) -> f64 {
+    match backend.state(store, Some(memo)).await.expect("an answer") {
+        StoreState::Removing { progress, .. } => progress,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_key_is_there_after_a_primary_was_taken_off_under_a_writer() {
+    let nodes = RedisNodes::start(4, 2).await;
+    fill(&nodes, &[0, 1, 2, 3]).await;
+    let backend = RedisCluster::new(nodes.config());
+    let store = backend.identify(&nodes.address(1)).await.unwrap();
+    let memo = memo(&backend, &store).await;
+    let writer = Writer::start(&nodes).await;
+
+    let mut seen = 0.0;
+    loop {
+        let moving = backend.begin_offline(&store, &memo, SHORT * 2).await;
+        let progress = progress(&backend, &store, &memo).await;
+        assert!(progress >= seen, "progress fell from {seen} to {progress}");
+        seen = progress;
+        if matches!(moving, Ok(Moving::Complete)) {
+            break;
+        }
+    }
+    wait_for("nothing to be left", || async {
+        match backend.state(&store, Some(&memo)).await.unwrap() {
+            StoreState::Removing { leaders, data_left: 0, .. } => leaders.is_surely_zero().then_some(()),
+            StoreState::Removing { .. } => None,
+            other => panic!("{other:?}"),
+        }
+    })
+    .await;
+    backend.forget(&store, LONG).await.unwrap();
+    assert!(writer.stop().await > 0);
+
+    assert_eq!(backend.state(&store, Some(&memo)).await, Ok(StoreState::Removed));
+    assert_eq!(backend.state(&store, None).await, Ok(StoreState::Unknown));
+    assert!(backend.members().await.unwrap().iter().all(|member| member.id != store));
+    assert_all_there(&nodes, &[0, 2, 3]).await;
+    let shares = owners(&nodes, &[0, 2, 3]).await;
+    for node in [0, 2, 3] {
+        let share = shares.values().filter(|owner| **owner == node).count();
+        assert!((5461..=5462).contains(&share), "node {node} has {share} slots");
+    }
+    // what is done may be asked for again
+    assert_eq!(backend.begin_offline(&store, &memo, LONG).await, Ok(Moving::Complete));
+    backend.forget(&store, LONG).await.unwrap();
+    let cancelled = backend.cancel_offline(&store, &memo, LONG).await;
+    assert!(matches!(cancelled, Err(BackendError::NotPossible { .. })), "{cancelled:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_dropped_at_many_points_goes_on_where_it_stopped() {
+    let nodes = RedisNodes::start(6, 0).await;
+    fill(&nodes, &[0, 1, 2, 3, 4, 5]).await;
+    let backend = RedisCluster::new(nodes.config());
+    let store = nodes.id(5).await;
+    let memo = memo(&backend, &store).await;
+    let writer = Writer::start(&nodes).await;
+    let mut drops = 0;
+    for after in (5..).step_by(3) {
+        // the time goes up until one call gets through: every point in between is hit
+        match timeout(Duration::from_millis(after), backend.begin_offline(&store, &memo, LONG)).await {
+            Ok(Ok(Moving::Complete)) => break,
+            Ok(Ok(Moving::Underway) | Err(BackendError::Unreachable { .. })) => {}
+            Ok(Err(error)) => panic!("after {drops} drops: {error}"),
+            Err(_) => drops += 1,
+        }
+    }
+    assert!(drops > 10, "only {drops} drops");
+    writer.stop().await;
+    backend.forget(&store, LONG).await.unwrap();
+    assert_all_there(&nodes, &[0, 1, 2, 3, 4]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_cancelled_half_way_gives_back_what_was_moved() {
+    let nodes = RedisNodes::start(4, 2).await;
+    let all = [0, 1, 2, 3, 4, 5];
+    fill(&nodes, &all).await;
+    let before = owners(&nodes, &all).await;
+    let backend = RedisCluster::new(nodes.config());
+    let store = nodes.id(0).await;
+    let memo = memo(&backend, &store).await;
+    let writer = Writer::start(&nodes).await;
+    let mut after = 20;
+    while progress(&backend, &store, &memo).await < 0.4 {
+        let _dropped = timeout(Duration::from_millis(after), backend.begin_offline(&store, &memo, LONG)).await;
+        after += 5;
+    }
+    let half = progress(&backend, &store, &memo).await;
+    assert!(half < 1.0, "it was to be half-way, and is at {half}");
+    let mut after = 20;
+    let mut drops = 0;
+    loop {
+        match timeout(Duration::from_millis(after), backend.cancel_offline(&store, &memo, LONG)).await {
+            Ok(Ok(Moving::Complete)) => break,
+            Ok(Ok(Moving::Underway) | Err(BackendError::Unreachable { .. })) => {}
+            Ok(Err(error)) => panic!("after {drops} drops: {error}"),
+            Err(_) => drops += 1,
+        }
+        after += 10;
+    }
+    writer.stop().await;
+    assert!(drops > 0);
+    assert_eq!(owners(&nodes, &all).await, before);
+    assert_all_there(&nodes, &all).await;
+    assert_eq!(serving(&backend, &store).await, 4096);
+    wait_for("its replica to be back", || async { (self::memo(&backend, &store).await == memo).then_some(()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_store_is_given_everything_back_and_its_replica_returns() {
+    let nodes = RedisNodes::start(4, 2).await;
+    let all = [0, 1, 2, 3, 4, 5];
+    fill(&nodes, &all).await;
+    let before = owners(&nodes, &all).await;
+    let backend = RedisCluster::new(nodes.config());
+    let store = nodes.id(0).await;
+    let memo = memo(&backend, &store).await;
+    assert_eq!(backend.begin_offline(&store, &memo, LONG).await, Ok(Moving::Complete));
+    assert_eq!(backend.cancel_offline(&store, &memo, LONG).await, Ok(Moving::Complete));
+    assert_eq!(owners(&nodes, &all).await, before);
+    assert_all_there(&nodes, &all).await;
+    wait_for("its replica to be back", || async {
+        // one that has followed the slots away may show it late, so the call is made until it has nothing to do
+        assert_eq!(backend.cancel_offline(&store, &memo, LONG).await, Ok(Moving::Complete));
+        (self::memo(&backend, &store).await == memo).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaders_go_to_a_replica_and_come_back() {
+    let nodes = RedisNodes::start(3, 3).await;
+    let all = [0, 1, 2, 3, 4, 5];
+    fill(&nodes, &all).await;
+    let backend = RedisCluster::new(nodes.config());
+    let (store, replica) = (nodes.id(0).await, nodes.id(3).await);
+    let found = backend.evictors(&store).await.unwrap();
+    assert_eq!(found.evictors, []);
+    for _twice in 0..2 {
+        backend.evict_leaders(&store, true, &found.memo, LONG).await.unwrap();
+        assert_eq!(serving(&backend, &store).await, 0);
+    }
+    assert_eq!(serving(&backend, &replica).await, 5461);
+    let present = backend.evictors(&store).await.unwrap();
+    assert_eq!(present.evictors.len(), 1);
+    assert_all_there(&nodes, &all).await;
+    for _twice in 0..2 {
+        backend.evict_leaders(&store, false, &found.memo, LONG).await.unwrap();
+        assert_eq!(serving(&backend, &store).await, 5461);
+    }
+    assert_eq!(backend.evictors(&store).await.unwrap().evictors, []);
+    assert_all_there(&nodes, &all).await;
+
+    // one that never led does not begin to
+    let found = backend.evictors(&replica).await.unwrap();
+    backend.evict_leaders(&replica, true, &found.memo, LONG).await.unwrap();
+    backend.evict_leaders(&replica, false, &found.memo, LONG).await.unwrap();
+    let members = backend.members().await.unwrap();
+    assert!(members.iter().any(|member| member.id == replica && member.role == Role::Replica));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaders_without_a_replica_stay_and_the_error_says_why() {
+    let nodes = RedisNodes::start(3, 0).await;
+    let backend = RedisCluster::new(nodes.config());
+    let store = nodes.id(0).await;
+    let found = backend.evictors(&store).await.unwrap();
+    let refused = backend.evict_leaders(&store, true, &found.memo, LONG).await;
+    assert!(matches!(refused, Err(BackendError::NotPossible { .. })), "{refused:?}");
+    assert_eq!(backend.evictors(&store).await.unwrap().evictors, [], "nothing was touched");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_does_not_answer_is_unreachable_and_not_empty() {
+    let nodes = RedisNodes::start(4, 0).await;
+    let config = RedisConfig { timeout: Duration::from_millis(500), ..nodes.config() };
+    let backend = RedisCluster::new(config);
+    let (store, other) = (nodes.id(1).await, nodes.id(2).await);
+    let memo = memo(&backend, &store).await;
+    nodes.pause(1);
+    let is_named = |error: BackendError| match error {
+        BackendError::Unreachable { whom, .. } => assert_eq!(whom, nodes.address(1)),
+        other => panic!("{other:?}"),
+    };
+    let began = Instant::now();
+    is_named(backend.state(&store, None).await.unwrap_err());
+    is_named(backend.preflight(&store).await.unwrap_err());
+    is_named(backend.begin_offline(&store, &memo, LONG).await.unwrap_err());
+    is_named(backend.cancel_offline(&store, &memo, LONG).await.unwrap_err());
+    is_named(backend.identify(&nodes.address(1)).await.unwrap_err());
+    let forgotten = backend.forget(&store, LONG).await;
+    assert!(matches!(forgotten, Err(BackendError::NotPossible { .. })), "{forgotten:?}");
+    assert!(began.elapsed() < LONG, "every call is bounded");
+    match backend.state(&other, None).await.unwrap() {
+        StoreState::Serving { leaders, .. } => assert!(!leaders.complete || leaders.value == 4096),
+        other => panic!("{other:?}"),
+    }
+    nodes.resume(1);
+    wait_for("the store to answer", || async { backend.state(&store, None).await.ok() }).await;
+    assert_eq!(serving(&backend, &store).await, 4096);
+    wait_for("the removal", || async {
+        matches!(backend.begin_offline(&store, &memo, LONG).await, Ok(Moving::Complete)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_that_cannot_work_is_refused_with_numbers() {
+    let nodes = RedisNodes::start(3, 0).await;
+    fill(&nodes, &[0, 1, 2]).await;
+    let backend = RedisCluster::new(nodes.config());
+    let store = nodes.id(0).await;
+    let refused = |refusal| Ok(Preflight::Refused { refusal });
+    let too_few = Refusal::TooFewReplicas { left: 2, needed: 3 };
+    assert_eq!(backend.preflight(&store).await, refused(too_few));
+
+    let two = RedisCluster::new(RedisConfig { primaries_min: 2, ..nodes.config() });
+    memo(&two, &store).await;
+    let full = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("1mb").clone();
+    nodes.ask(1, full).await;
+    match two.preflight(&store).await.unwrap() {
+        Preflight::Refused { refusal: Refusal::NoRoom { data, room } } => assert!(data > room),
+        other => panic!("{other:?}"),
+    }
+
+    let away = redis::cmd("CONFIG").arg("SET").arg("cluster-replica-no-failover").arg("yes").clone();
+    nodes.ask(1, away.clone()).await;
+    nodes.ask(2, away).await;
+    assert_eq!(two.preflight(&store).await, refused(Refusal::NoStoreForLeaders { leaders: 5461 }));
+
+    let nobody = StoreId("0000000000000000000000000000000000000000".to_owned());
+    assert!(matches!(two.preflight(&nobody).await, Err(BackendError::NotFound { .. })));
+    assert_eq!(two.state(&nobody, None).await, Ok(StoreState::Unknown));
+    let full = two.forget(&store, LONG).await;
+    assert!(matches!(full, Err(BackendError::NotPossible { .. })), "{full:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_opens_the_way_and_is_in_no_error() {
+    let nodes = RedisNodes::start_with(4, 0, Some("hunter2hunter2")).await;
+    fill(&nodes, &[0, 1, 2, 3]).await;
+    let backend = RedisCluster::new(nodes.config());
+    let store = nodes.id(3).await;
+    let memo = memo(&backend, &store).await;
+    assert_eq!(backend.begin_offline(&store, &memo, LONG).await, Ok(Moving::Complete));
+    assert_all_there(&nodes, &[0, 1, 2, 3]).await;
+    assert!(!format!("{backend:?}").contains("hunter2"));
+
+    let wrong = Endpoint::new(format!("redis://:wrongword@{}", nodes.address(0)));
+    let error = RedisCluster::new(RedisConfig::new([wrong])).members().await.unwrap_err();
+    assert!(!format!("{error} {error:?}").contains("wrongword"), "{error:?}");
+    let gone = Endpoint::new("redis://me:wrongword@127.0.0.1:1");
+    let error = RedisCluster::new(RedisConfig::new([gone])).members().await.unwrap_err();
+    assert!(matches!(error, BackendError::Unreachable { .. }), "{error:?}");
+    assert!(!format!("{error} {error:?}").contains("wrongword"), "{error:?}");
+}
