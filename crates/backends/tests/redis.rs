@@ -94,7 +94,7 @@ async fn a_removal_dropped_at_many_points_goes_on_where_it_stopped() {
     let memo = memo(&backend, &store).await;
     let writer = Writer::start(&nodes).await;
     let mut drops = 0;
-    for after in (5..).step_by(3) {
+    for after in (5..).step_by(9) {
         // the time goes up until one call gets through: every point in between is hit
         match timeout(Duration::from_millis(after), backend.begin_offline(&store, &memo, LONG)).await {
             Ok(Ok(Moving::Complete)) => break,
@@ -212,7 +212,8 @@ async fn leaders_without_a_replica_stay_and_the_error_says_why() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_does_not_answer_is_unreachable_and_not_empty() {
     let nodes = RedisNodes::start(4, 0).await;
-    let config = RedisConfig { timeout: Duration::from_millis(500), ..nodes.config() };
+    let seeds = [0, 2].map(|node| Endpoint::new(nodes.url(node)));
+    let config = RedisConfig { timeout: Duration::from_millis(1_500), ..RedisConfig::new(seeds) };
     let backend = RedisCluster::new(config);
     let (store, other) = (nodes.id(1).await, nodes.id(2).await);
     let memo = memo(&backend, &store).await;

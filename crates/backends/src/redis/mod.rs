@@ -33,6 +33,8 @@ const KEEP_AWAY: &str = "cluster-replica-no-failover";
 const FOLLOW_SLOTS: &str = "cluster-allow-replica-migration";
 /// How often a node is asked whether a failover has happened.
 const FAILOVER_POLL: Duration = Duration::from_millis(50);
+/// A little more than the time after which Redis gives up a failover it was asked for.
+const FAILOVER_AGAIN: Duration = Duration::from_millis(5_500);
 
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
@@ -172,14 +174,9 @@ impl RedisCluster {
         }
         let successor = successor(&session, store).await?;
         link.configure(KEEP_AWAY, "yes").await?;
-        session.link(&successor)?.one(redis::cmd("CLUSTER").arg("FAILOVER")).await?;
-        loop {
-            session.look_again().await?;
-            if session.survey.node(store).is_some_and(|node| node.replica_of.is_some()) {
-                return Ok(());
-            }
-            sleep(FAILOVER_POLL).await;
-        }
+        let successor = session.link(&successor)?.clone();
+        let followed = |session: &Session| session.survey.node(store).is_some_and(|node| node.replica_of.is_some());
+        failover(&mut session, &successor, followed).await
     }
 
     async fn let_leaders_return(
@@ -194,18 +191,32 @@ impl RedisCluster {
         let link = session.link(store)?.clone();
         session.fence(store).await?;
         link.configure(KEEP_AWAY, "no").await?;
-        let mut asked = false;
-        while led.primary && session.survey.node(store).is_some_and(|node| node.replica_of.is_some()) {
-            // Asked of a replica that has not caught up, Redis would refuse or lose writes.
-            if !asked && link.info("replication", &["master_link_status"]).await? == ["up"] {
-                link.one(redis::cmd("CLUSTER").arg("FAILOVER")).await?;
-                asked = true;
-            }
-            sleep(FAILOVER_POLL).await;
-            session.look_again().await?;
+        if !led.primary {
+            return Ok(());
         }
-        Ok(())
+        let leads = |session: &Session| session.survey.node(store).is_some_and(|node| node.replica_of.is_none());
+        failover(&mut session, &link, leads).await
     }
+}
+
+/// Makes a replica the primary, without a write lost: the primary waits for it. Redis gives up after five seconds,
+/// and others do not vote for the same shard twice within two node timeouts: so it is asked again.
+async fn failover(
+    session: &mut Session,
+    replica: &Link,
+    done: impl Fn(&Session) -> bool,
+) -> Result<(), BackendError> {
+    let mut asked: Option<Instant> = None;
+    while !done(session) {
+        let may_ask = asked.is_none_or(|asked| asked.elapsed() > FAILOVER_AGAIN);
+        if may_ask && replica.info("replication", &["master_link_status"]).await? == ["up"] {
+            replica.one(redis::cmd("CLUSTER").arg("FAILOVER")).await?;
+            asked = Some(Instant::now());
+        }
+        sleep(FAILOVER_POLL).await;
+        session.look_again().await?;
+    }
+    Ok(())
 }
 
 impl Before {
