@@ -8,6 +8,7 @@
 //! *Invariant:* every call may be dropped at any point, and made again.
 //! *Invariant:* a password is in no error and in no `Debug`.
 
+mod command;
 mod contract;
 mod error;
 mod redis;
@@ -15,6 +16,7 @@ mod secret;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use command::{CommandBackend, CommandConfig};
 pub use contract::{
     Backend, Count, Evictor, Eviction, Member, Memo, Moving, Preflight, Refusal, Role, StoreId, StoreState,
 };
