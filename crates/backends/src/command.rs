@@ -5,10 +5,9 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -155,7 +154,6 @@ async fn run(child: &mut Child, input: &[u8]) -> std::io::Result<Output> {
     let gone = || std::io::Error::other("the command has no number or no pipes");
     let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).ok_or_else(gone)?;
     let group = Group(pid);
-    let ended = AsyncFd::register(pidfd_open(pid, PidfdFlags::NONBLOCK)?)?;
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
     else {
@@ -167,7 +165,9 @@ async fn run(child: &mut Child, input: &[u8]) -> std::io::Result<Output> {
         drop(stdin);
     };
     let ending = async {
-        let _ended = ended.readable().await;
+        // Seen to have ended, and not waited for yet. The thread ends with the command, which is killed on every way out.
+        let seen = move || waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        let _ended = tokio::task::spawn_blocking(move || seen().is_ok()).await;
         // what it has left in the background would hold the pipes
         drop(group);
     };

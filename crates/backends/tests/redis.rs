@@ -167,6 +167,27 @@ async fn an_emptied_store_is_given_everything_back_and_its_replica_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_store_that_follows_another_is_given_its_slots_and_no_others() {
+    let nodes = RedisNodes::start(4, 0).await;
+    let all = [0, 1, 2, 3];
+    fill(&nodes, &all).await;
+    let before = owners(&nodes, &all).await;
+    let backend = RedisCluster::new(nodes.config());
+    let store = nodes.id(3).await;
+    let memo = memo(&backend, &store).await;
+    assert_eq!(backend.begin_offline(&store, &memo, LONG).await, Ok(Moving::Complete));
+    // as Redis itself does when an emptied primary was restarted in between
+    let follow = redis::cmd("CLUSTER").arg("REPLICATE").arg(&nodes.id(0).await.0).clone();
+    nodes.ask(3, follow).await;
+    wait_for("the cancel", || async {
+        matches!(backend.cancel_offline(&store, &memo, LONG).await, Ok(Moving::Complete)).then_some(())
+    })
+    .await;
+    assert_eq!(owners(&nodes, &all).await, before);
+    assert_all_there(&nodes, &all).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leaders_go_to_a_replica_and_come_back() {
     let nodes = RedisNodes::start(3, 3).await;
     let all = [0, 1, 2, 3, 4, 5];

@@ -11,7 +11,8 @@ use crate::contract::{Moving, StoreId};
 use crate::error::BackendError;
 use crate::redis::link::Session;
 use crate::redis::moves::{Pace, close_open_slots, move_slots};
-use crate::redis::{Before, FOLLOW_SLOTS, KEEP_AWAY, slots};
+use crate::redis::view::Node;
+use crate::redis::{Before, FOLLOW_SLOTS, KEEP_AWAY, failover, slots};
 
 const JOIN_POLL: Duration = Duration::from_millis(50);
 
@@ -87,10 +88,7 @@ pub async fn cancel(
     }
     let wanted = before.slots(session.operation)?;
     if !wanted.is_empty() {
-        match be_primary(&mut session, store, &wanted).await? {
-            Moving::Complete => {}
-            Moving::Underway => return Ok(Moving::Underway),
-        }
+        be_primary(&mut session, store, &wanted).await?;
         let mut away: BTreeMap<StoreId, Vec<u16>> = BTreeMap::new();
         let owners = session.survey.owners();
         for slot in wanted {
@@ -116,29 +114,30 @@ async fn be_primary(
     session: &mut Session,
     store: &StoreId,
     wanted: &BTreeSet<u16>,
-) -> Result<Moving, BackendError> {
+) -> Result<(), BackendError> {
     let Some(primary) = session.survey.node(store).and_then(|node| node.replica_of.clone()) else {
-        return Ok(Moving::Complete);
+        return Ok(());
     };
     let link = session.link(store)?.clone();
-    if wanted.is_subset(&session.survey.slots_of(&primary)) {
-        if link.info("replication", &["master_link_status"]).await? != ["up"] {
-            return Ok(Moving::Underway);
-        }
-        link.one(redis::cmd("CLUSTER").arg("FAILOVER")).await?;
-    } else {
-        // What a replica holds is a copy. It keeps its identity, and is introduced anew.
-        link.one(redis::cmd("CLUSTER").arg("RESET").arg("SOFT")).await?;
-        let (host, port) = link.address.rsplit_once(':').ok_or_else(|| link.refused("has no port"))?;
-        let friend = session.link(&primary)?;
-        friend.one(redis::cmd("CLUSTER").arg("MEET").arg(host).arg(port)).await?;
+    let leads = |session: &Session| session.survey.node(store).is_some_and(|node| node.replica_of.is_none());
+    // To take over from one that has other slots, too, would take those as well.
+    if *wanted == session.survey.slots_of(&primary) {
+        return failover(session, &link, leads).await;
     }
+    // What a replica holds is a copy. It keeps its identity, and is introduced anew.
+    let place = session.survey.node(store).and_then(|node| Some((node.address.rsplit_once(':')?, &node.bus)));
+    let ((host, port), bus) = place.ok_or_else(|| link.refused("has no port"))?;
+    let mut meet = redis::cmd("CLUSTER");
+    meet.arg("MEET").arg(host).arg(port).arg(bus);
+    link.one(redis::cmd("CLUSTER").arg("RESET").arg("SOFT")).await?;
+    session.link(&primary)?.one(&meet).await?;
     loop {
         session.look_again().await?;
-        let node = session.survey.node(store);
-        let everybody = session.survey.views.get(store).is_some_and(|view| view.len() >= session.links.len());
-        if everybody && node.is_some_and(|node| node.replica_of.is_none()) {
-            return Ok(Moving::Complete);
+        let met = |view: &BTreeMap<StoreId, Node>| {
+            view.len() >= session.links.len() && view.get(store).is_some_and(|node| node.replica_of.is_none())
+        };
+        if session.survey.views.values().all(met) {
+            return Ok(());
         }
         sleep(JOIN_POLL).await;
     }

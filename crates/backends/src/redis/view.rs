@@ -11,6 +11,8 @@ pub struct Node {
     pub id: StoreId,
     /// `ip:port`.
     pub address: String,
+    /// The port on which nodes speak among themselves.
+    pub bus: String,
     pub myself: bool,
     pub replica_of: Option<StoreId>,
     /// Neither failed nor about to be called so.
@@ -31,7 +33,9 @@ pub fn parse(text: &str) -> BTreeMap<StoreId, Node> {
 fn parse_line(line: &str) -> Option<Node> {
     let mut words = line.split_ascii_whitespace();
     let id = StoreId(words.next()?.to_owned());
-    let address = words.next()?.split(['@', ',']).next()?.to_owned();
+    let place = words.next()?.split(',').next()?;
+    let (address, bus) = place.split_once('@')?;
+    let (address, bus) = (address.to_owned(), bus.to_owned());
     let flags: Vec<&str> = words.next()?.split(',').collect();
     if flags.contains(&"handshake") || flags.contains(&"noaddr") {
         return None;
@@ -42,6 +46,7 @@ fn parse_line(line: &str) -> Option<Node> {
     let mut node = Node {
         id,
         address,
+        bus,
         myself: flags.contains(&"myself"),
         replica_of,
         healthy: !flags.contains(&"fail") && !flags.contains(&"fail?"),
