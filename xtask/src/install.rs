@@ -7,27 +7,53 @@ use anyhow::bail;
 use crate::run;
 
 pub fn etcd() -> anyhow::Result<()> {
-    if works("etcd", "--version") {
-        return Ok(());
-    }
-    println!("etcd is not installed; installing the system's package etcd-server");
     let installers: [(&str, &[&[&str]]); 3] = [
         ("apt-get", &[&["update", "-q"], &["install", "-y", "-q", "--no-install-recommends", "etcd-server"]]),
         ("dnf", &[&["install", "-y", "etcd"]]),
         ("apk", &[&["add", "etcd"]]),
     ];
-    for (program, calls) in installers {
-        if !works(program, "--version") {
+    install("etcd", "the system's package etcd-server", &installers)?;
+    if works("etcd", "--version") {
+        return Ok(());
+    }
+    bail!("etcd could not be installed: put an etcd 3.4 or newer on the PATH and run this again")
+}
+
+/// The server, and `redis-cli`, which the example `reshard` is compared with.
+pub fn redis() -> anyhow::Result<()> {
+    let installers: [(&str, &[&[&str]]); 3] = [
+        (
+            "apt-get",
+            &[&["update", "-q"], &["install", "-y", "-q", "--no-install-recommends", "redis-server"]],
+        ),
+        ("dnf", &[&["install", "-y", "redis"]]),
+        ("apk", &[&["add", "redis"]]),
+    ];
+    install("redis-server", "the system's package redis-server", &installers)?;
+    if works("redis-server", "--version") {
+        return Ok(());
+    }
+    bail!("Redis could not be installed: put a redis-server 7 on the PATH and run this again")
+}
+
+/// Through the first package manager that there is and that brings it; nothing where it is there already.
+fn install(program: &str, package: &str, installers: &[(&str, &[&[&str]])]) -> anyhow::Result<()> {
+    if works(program, "--version") {
+        return Ok(());
+    }
+    println!("{program} is not installed; installing {package}");
+    for (manager, calls) in installers {
+        if !works(manager, "--version") {
             continue;
         }
-        for args in calls {
-            run::run(program, args)?;
+        for args in *calls {
+            run::run(manager, args)?;
         }
-        if works("etcd", "--version") {
+        if works(program, "--version") {
             return Ok(());
         }
     }
-    bail!("etcd could not be installed: put an etcd 3.4 or newer on the PATH and run this again")
+    Ok(())
 }
 
 fn works(program: &str, arg: &str) -> bool {

@@ -76,6 +76,7 @@ fn main() -> ExitCode {
 
 fn test(seeds: u64) -> anyhow::Result<()> {
     install::etcd()?;
+    install::redis()?;
     run::step("format", "cargo", &["fmt", "--all", "--check"])?;
     run::step("clippy", "cargo", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     run::heading("tidy");

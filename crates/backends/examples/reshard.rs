@@ -20,7 +20,9 @@ async fn main() {
     data::fill(&nodes, &ALL).await;
     let backend = RedisCluster::new(nodes.config());
     let store = nodes.id(3).await;
-    let Ok(Preflight::Possible { memo }) = backend.preflight(&store).await else { panic!("it can be removed") };
+    let Ok(Preflight::Possible { memo }) = backend.preflight(&store).await else {
+        panic!("it can be removed")
+    };
     println!("4096 slots and a quarter of {} keys off one node", data::KEYS);
     for round in 1..=2 {
         let began = Instant::now();

@@ -100,10 +100,15 @@ impl CommandBackend {
         CommandBackend { config }
     }
 
-    async fn ask<T: DeserializeOwned>(&self, question: Question<'_>, within: Duration) -> Result<T, BackendError> {
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        question: Question<'_>,
+        within: Duration,
+    ) -> Result<T, BackendError> {
         let operation = question.call;
         let whom = || self.config.program().to_owned();
-        let question = Question { within_ms: u64::try_from(within.as_millis()).unwrap_or(u64::MAX), ..question };
+        let question =
+            Question { within_ms: u64::try_from(within.as_millis()).unwrap_or(u64::MAX), ..question };
         let store = question.store.cloned();
         let refused = |words: String| BackendError::Refused { operation, whom: whom(), words };
         let lost = |why: String| BackendError::Unreachable { operation, whom: whom(), why };
@@ -245,7 +250,8 @@ impl Backend for CommandBackend {
         within: Duration,
     ) -> Result<(), BackendError> {
         let call = "evict_leaders";
-        let question = Question { call, store: Some(store), on: Some(on), memo: Some(memo), ..Question::default() };
+        let question =
+            Question { call, store: Some(store), on: Some(on), memo: Some(memo), ..Question::default() };
         self.ask(question, within).await
     }
 

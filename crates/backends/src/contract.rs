@@ -50,9 +50,16 @@ impl Count {
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum StoreState {
     /// `data` in bytes.
-    Serving { leaders: Count, data: u64 },
+    Serving {
+        leaders: Count,
+        data: u64,
+    },
     /// `data_left` in bytes; `progress` from 0 to 1.
-    Removing { leaders: Count, data_left: u64, progress: f64 },
+    Removing {
+        leaders: Count,
+        data_left: u64,
+        progress: f64,
+    },
     Removed,
     Unknown,
 }

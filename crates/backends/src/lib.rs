@@ -18,7 +18,7 @@ pub mod testing;
 
 pub use command::{CommandBackend, CommandConfig};
 pub use contract::{
-    Backend, Count, Evictor, Eviction, Member, Memo, Moving, Preflight, Refusal, Role, StoreId, StoreState,
+    Backend, Count, Eviction, Evictor, Member, Memo, Moving, Preflight, Refusal, Role, StoreId, StoreState,
 };
 pub use error::BackendError;
 pub use redis::{RedisCluster, RedisConfig};

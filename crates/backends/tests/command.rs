@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use backends::testing::wait_for;
 use backends::{
-    Backend, BackendError, CommandBackend, CommandConfig, Count, Memo, Moving, Preflight, Refusal, StoreId, StoreState,
+    Backend, BackendError, CommandBackend, CommandConfig, Count, Memo, Moving, Preflight, Refusal, StoreId,
+    StoreState,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -18,10 +19,11 @@ fn example(books: &Path) -> CommandBackend {
 }
 
 fn books(stores: &[(&str, u64)]) -> tempfile::TempDir {
-    let books = tempfile::tempdir().unwrap();
+    let books = tempfile::tempdir().expect("a place for the books");
     for (store, leaders) in stores {
-        fs::create_dir(books.path().join(store)).unwrap();
-        fs::write(books.path().join(store).join("leaders"), leaders.to_string()).unwrap();
+        fs::create_dir(books.path().join(store)).expect("a place for the books");
+        fs::write(books.path().join(store).join("leaders"), leaders.to_string())
+            .expect("a place for the books");
     }
     books
 }

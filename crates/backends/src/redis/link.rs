@@ -55,7 +55,8 @@ impl Link {
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(Some(timeout));
         // A paused process still accepts, and then says nothing to the handshake.
-        let connecting = tokio::time::timeout(timeout, client.get_multiplexed_async_connection_with_config(&config));
+        let connecting =
+            tokio::time::timeout(timeout, client.get_multiplexed_async_connection_with_config(&config));
         let connection = match connecting.await {
             Ok(opened) => opened.map_err(|error| failed(error.to_string()))?,
             Err(_) => return Err(failed("it does not answer".to_owned())),

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
 use crate::contract::{
-    Backend, Count, Evictor, Eviction, Member, Memo, Moving, Preflight, Refusal, Role, StoreId, StoreState,
+    Backend, Count, Eviction, Evictor, Member, Memo, Moving, Preflight, Refusal, Role, StoreId, StoreState,
 };
 use crate::error::BackendError;
 use crate::redis::link::{Link, Session};
@@ -114,7 +114,9 @@ impl RedisCluster {
             complete: survey.agrees_on(store) && (survey.answered(store) || slots.is_empty()),
         };
         let data = match session.link(store) {
-            Ok(link) if survey.node(store).is_some_and(|node| node.replica_of.is_none()) => dataset(link).await?,
+            Ok(link) if survey.node(store).is_some_and(|node| node.replica_of.is_none()) => {
+                dataset(link).await?
+            }
             Ok(_) => 0,
             // a dead node that leads nothing has nothing that others have not
             Err(_) if leaders.is_surely_zero() => 0,
@@ -175,7 +177,8 @@ impl RedisCluster {
         let successor = successor(&session, store).await?;
         link.configure(KEEP_AWAY, "yes").await?;
         let successor = session.link(&successor)?.clone();
-        let followed = |session: &Session| session.survey.node(store).is_some_and(|node| node.replica_of.is_some());
+        let followed =
+            |session: &Session| session.survey.node(store).is_some_and(|node| node.replica_of.is_some());
         failover(&mut session, &successor, followed).await
     }
 
@@ -194,7 +197,8 @@ impl RedisCluster {
         if !led.primary {
             return Ok(());
         }
-        let leads = |session: &Session| session.survey.node(store).is_some_and(|node| node.replica_of.is_none());
+        let leads =
+            |session: &Session| session.survey.node(store).is_some_and(|node| node.replica_of.is_none());
         failover(&mut session, &link, leads).await
     }
 }
@@ -231,8 +235,10 @@ impl Before {
 }
 
 fn read<T: serde::de::DeserializeOwned>(memo: &Memo, operation: &'static str) -> Result<T, BackendError> {
-    serde_json::from_str(&memo.0)
-        .map_err(|why| BackendError::NotPossible { operation, why: format!("not a memo of this backend: {why}") })
+    serde_json::from_str(&memo.0).map_err(|why| BackendError::NotPossible {
+        operation,
+        why: format!("not a memo of this backend: {why}"),
+    })
 }
 
 fn write<T: Serialize>(value: &T) -> Memo {
@@ -294,7 +300,8 @@ async fn successor(session: &Session, store: &StoreId) -> Result<StoreId, Backen
 #[async_trait]
 impl Backend for RedisCluster {
     async fn members(&self) -> Result<Vec<Member>, BackendError> {
-        let session = self.bounded("members", self.config.timeout, self.session("members", self.config.timeout));
+        let session =
+            self.bounded("members", self.config.timeout, self.session("members", self.config.timeout));
         let session = session.await?;
         let member = |node: &Node| Member {
             id: node.id.clone(),

@@ -235,7 +235,8 @@ pub async fn close_open_slots(
             let to = destination(session, slot, &owner.id)?;
             let holders = session.survey.primaries().filter(|node| node.id != owner.id);
             for node in holders.filter(|node| {
-                node.migrating.contains_key(&slot) || node.importing.contains_key(&slot) && Some(&node.id) != to.as_ref()
+                node.migrating.contains_key(&slot)
+                    || node.importing.contains_key(&slot) && Some(&node.id) != to.as_ref()
             }) {
                 let keeper = to.clone().unwrap_or_else(|| owner.id.clone());
                 stale.entry((node.id.clone(), keeper)).or_default().push(slot);

@@ -136,7 +136,9 @@ async fn be_primary(
         let met = |view: &BTreeMap<StoreId, Node>| {
             view.len() >= session.links.len() && view.get(store).is_some_and(|node| node.replica_of.is_none())
         };
-        if session.survey.views.values().all(met) {
+        // a primary that has just joined takes nothing yet
+        let serves = link.text(redis::cmd("CLUSTER").arg("INFO")).await?.contains("cluster_state:ok");
+        if serves && session.survey.views.values().all(met) {
             return Ok(());
         }
         sleep(JOIN_POLL).await;
@@ -146,9 +148,10 @@ async fn be_primary(
 /// Replicas of an emptied primary have followed its slots.
 async fn call_replicas_back(session: &Session, store: &StoreId, before: &Before) -> Result<(), BackendError> {
     for replica in &before.replicas {
-        let strayed = session.survey.node(replica).is_some_and(|node| {
-            node.replica_of.as_ref().is_some_and(|primary| primary != store)
-        });
+        let strayed = session
+            .survey
+            .node(replica)
+            .is_some_and(|node| node.replica_of.as_ref().is_some_and(|primary| primary != store));
         if let (true, Ok(link)) = (strayed, session.link(replica)) {
             link.one(redis::cmd("CLUSTER").arg("REPLICATE").arg(&store.0)).await?;
         }

@@ -36,7 +36,10 @@ pub fn from_text(text: &str) -> Option<BTreeSet<u16>> {
 }
 
 /// Gives `slots` to `targets` (with how many each has) so that those with the fewest end with as many as the others.
-pub fn share_out<T: Clone + Ord>(slots: &BTreeSet<u16>, targets: &BTreeMap<T, usize>) -> BTreeMap<T, Vec<u16>> {
+pub fn share_out<T: Clone + Ord>(
+    slots: &BTreeSet<u16>,
+    targets: &BTreeMap<T, usize>,
+) -> BTreeMap<T, Vec<u16>> {
     let mut has: BTreeSet<(usize, &T)> = targets.iter().map(|(target, has)| (*has, target)).collect();
     let mut quota: BTreeMap<&T, usize> = BTreeMap::new();
     for _ in slots {

@@ -40,7 +40,8 @@ fn parse_line(line: &str) -> Option<Node> {
     if flags.contains(&"handshake") || flags.contains(&"noaddr") {
         return None;
     }
-    let replica_of = words.next().filter(|primary| *primary != "-").map(|primary| StoreId(primary.to_owned()));
+    let replica_of =
+        words.next().filter(|primary| *primary != "-").map(|primary| StoreId(primary.to_owned()));
     let epoch = words.nth(2)?.parse().ok()?;
     let _link = words.next()?;
     let mut node = Node {

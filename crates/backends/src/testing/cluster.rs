@@ -114,15 +114,26 @@ impl RedisNodes {
         fs::create_dir_all(&directory).expect("a directory");
         let mut command = Command::new("sh");
         command.args(["-c", SUPERVISOR]).arg(directory.join("log")).arg("redis-server");
-        command.args(["--port", &self.ports[node].to_string(), "--bind", "127.0.0.1", "--dir"]).arg(&directory);
+        command
+            .args(["--port", &self.ports[node].to_string(), "--bind", "127.0.0.1", "--dir"])
+            .arg(&directory);
         command.args(["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port"]);
-        command.args([&self.buses[node].to_string(), "--cluster-node-timeout", "5000", "--save", "", "--appendonly", "no"]);
+        command.args([
+            &self.buses[node].to_string(),
+            "--cluster-node-timeout",
+            "5000",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]);
         command.args(["--repl-diskless-sync-delay", "0", "--cluster-require-full-coverage", "no"]);
         if let Some(password) = &self.password {
             command.args(["--requirepass", password, "--masterauth", password]);
         }
         // out of the terminal's group: an interrupt must reach it through its input only
-        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        let spawned =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
         let mut supervisor = spawned.spawn().expect("a shell");
         let mut line = String::new();
         let output = supervisor.stdout.take().expect("piped");

@@ -19,7 +19,10 @@ pub fn slot(key: &str) -> u16 {
         rest.find('}').filter(|length| *length > 0).map(|length| &rest[..length])
     });
     let crc = tag.unwrap_or(key).bytes().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| if crc & 0x8000 != 0 { crc << 1 ^ 0x1021 } else { crc << 1 })
+        (0..8).fold(
+            crc ^ u16::from(byte) << 8,
+            |crc, _| if crc & 0x8000 != 0 { crc << 1 ^ 0x1021 } else { crc << 1 },
+        )
     });
     crc % 16_384
 }
@@ -41,7 +44,8 @@ pub async fn owners(nodes: &RedisNodes, live: &[usize]) -> BTreeMap<u16, usize> 
         for range in mine.split_whitespace().skip(8) {
             assert!(!range.starts_with('['), "a slot is left open at node {node}: {range}");
             let (first, last) = range.split_once('-').unwrap_or((range, range));
-            for slot in first.parse::<u16>().unwrap()..=last.parse().unwrap() {
+            let number = |text: &str| text.parse::<u16>().expect("a slot");
+            for slot in number(first)..=number(last) {
                 let other = owners.insert(slot, *node);
                 assert_eq!(other, None, "slot {slot} is claimed by {other:?} and {node}");
             }
@@ -146,7 +150,7 @@ pub struct Writer {
 impl Writer {
     pub async fn start(nodes: &RedisNodes) -> Writer {
         let seeds: Vec<String> = (0..nodes.count()).map(|node| nodes.url(node)).collect();
-        let client = redis::cluster::ClusterClientBuilder::new(seeds).retries(50).build().unwrap();
+        let client = redis::cluster::ClusterClientBuilder::new(seeds).retries(50).build().expect("addresses");
         let client = client.get_async_connection().await.expect("a cluster");
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, mut connection) = (stop.clone(), client.clone());
