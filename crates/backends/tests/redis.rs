@@ -2,6 +2,7 @@
 
 mod data;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use backends::testing::{RedisNodes, wait_for};
@@ -9,7 +10,7 @@ use backends::{
     Backend, BackendError, Endpoint, Memo, Moving, Preflight, RedisCluster, RedisConfig, Refusal, Role,
     StoreId, StoreState,
 };
-use data::{Writer, assert_all_there, fill, owners};
+use data::{Writer, assert_all_there, fill, key, owners};
 use tokio::time::timeout;
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -107,6 +108,110 @@ async fn a_removal_dropped_at_many_points_goes_on_where_it_stopped() {
     writer.stop().await;
     backend.forget(&store, LONG).await.unwrap();
     assert_all_there(&nodes, &[0, 1, 2, 3, 4]).await;
+}
+
+/// Leaves slots of node 3 as crashes at each step of a move to node 0 would. Gives them.
+async fn leave_slots_half_moved(nodes: &RedisNodes) -> Vec<u16> {
+    let (from, to) = (nodes.id(3).await.0, nodes.id(0).await.0);
+    let mut keys: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+    for n in (0..data::KEYS).filter(|n| data::slot(&key(*n)) >= 12_288) {
+        keys.entry(data::slot(&key(n))).or_default().push(n);
+    }
+    // the last one is a plain value, which can be changed at one side
+    let full = keys.into_iter().filter(|(_, keys)| keys.len() > 1 && keys[0] % 10 == 9);
+    let slots: Vec<(u16, Vec<usize>)> = full.take(8).collect();
+    assert_eq!(slots.len(), 8);
+    let port = nodes.address(0).split(':').next_back().map(str::to_owned).expect("a port");
+    let run = async |node: usize, words: &[&str]| {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        nodes.ask(node, command).await
+    };
+    for (step, (slot, keys)) in slots.iter().enumerate() {
+        let text = slot.to_string();
+        let setslot = ["CLUSTER", "SETSLOT", text.as_str()];
+        let migrate = async |keys: &[usize], copy: bool| {
+            let keys: Vec<String> = keys.iter().map(|n| key(*n)).collect();
+            let mut words = vec!["MIGRATE", "127.0.0.1", port.as_str(), "", "0", "5000"];
+            words.extend(copy.then_some("COPY"));
+            words.push("KEYS");
+            words.extend(keys.iter().map(String::as_str));
+            assert_eq!(run(3, &words).await, "OK");
+        };
+        if step != 6 {
+            run(0, &[&setslot[..], &["IMPORTING", &from]].concat()).await;
+        }
+        if step >= 1 {
+            run(3, &[&setslot[..], &["MIGRATING", &to]].concat()).await;
+        }
+        match step {
+            2 => migrate(&keys[..1], false).await,
+            3..=5 => migrate(keys, false).await,
+            7 => {
+                // the answer to a MIGRATE was lost, and a client has written since
+                run(3, &["SET", &key(keys[0]), "old"]).await;
+                migrate(&keys[..1], true).await;
+                run(3, &["SET", &key(keys[0]), &keys[0].to_string()]).await;
+            }
+            _ => {}
+        }
+        if step >= 4 && step <= 5 {
+            run(0, &[&setslot[..], &["NODE", &to]].concat()).await;
+        }
+        if step == 5 {
+            run(3, &[&setslot[..], &["NODE", &to]].concat()).await;
+        }
+    }
+    slots.into_iter().map(|(slot, _)| slot).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_left_at_each_step_of_a_move_are_finished_with_every_key() {
+    let nodes = RedisNodes::start(4, 0).await;
+    let all = [0, 1, 2, 3];
+    fill(&nodes, &all).await;
+    let before = owners(&nodes, &all).await;
+    let backend = RedisCluster::new(nodes.config());
+    let store = nodes.id(3).await;
+    let memo = memo(&backend, &store).await;
+
+    let slots = leave_slots_half_moved(&nodes).await;
+    assert_eq!(backend.begin_offline(&store, &memo, LONG).await, Ok(Moving::Complete));
+    assert_all_there(&nodes, &all).await;
+    let after = owners(&nodes, &all).await;
+    assert!(after.values().all(|owner| *owner != 3));
+    // what had begun to move went on to where it was going
+    assert!(slots.iter().all(|slot| after[slot] == 0), "{slots:?}");
+
+    assert_eq!(backend.cancel_offline(&store, &memo, LONG).await, Ok(Moving::Complete));
+    assert_eq!(owners(&nodes, &all).await, before);
+    leave_slots_half_moved(&nodes).await;
+    assert_eq!(backend.cancel_offline(&store, &memo, LONG).await, Ok(Moving::Complete));
+    assert_eq!(owners(&nodes, &all).await, before);
+    assert_all_there(&nodes, &all).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_dies_half_way_leaves_the_rest_to_its_replica() {
+    let mut nodes = RedisNodes::start(4, 2).await;
+    fill(&nodes, &[0, 1, 2, 3]).await;
+    let backend = RedisCluster::new(nodes.config());
+    let store = nodes.id(0).await;
+    let memo = memo(&backend, &store).await;
+    let mut after = 20;
+    while progress(&backend, &store, &memo).await < 0.2 {
+        let _dropped = timeout(Duration::from_millis(after), backend.begin_offline(&store, &memo, LONG)).await;
+        after += 5;
+    }
+    nodes.kill(0);
+    // slots that were open stay so until they are seen to; unreachable until the others have chosen
+    wait_for("its replica to lead, and the removal to be complete", || async {
+        matches!(backend.begin_offline(&store, &memo, SHORT * 10).await, Ok(Moving::Complete)).then_some(())
+    })
+    .await;
+    wait_for("the others to forget it", || async { backend.forget(&store, LONG).await.ok() }).await;
+    assert_eq!(backend.state(&store, Some(&memo)).await, Ok(StoreState::Removed));
+    assert_all_there(&nodes, &[1, 2, 3, 4, 5]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
