@@ -200,7 +200,8 @@ async fn a_store_that_dies_half_way_leaves_the_rest_to_its_replica() {
     let memo = memo(&backend, &store).await;
     let mut after = 20;
     while progress(&backend, &store, &memo).await < 0.2 {
-        let _dropped = timeout(Duration::from_millis(after), backend.begin_offline(&store, &memo, LONG)).await;
+        let _dropped =
+            timeout(Duration::from_millis(after), backend.begin_offline(&store, &memo, LONG)).await;
         after += 5;
     }
     nodes.kill(0);

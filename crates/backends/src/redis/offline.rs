@@ -41,11 +41,19 @@ pub async fn begin(mut session: Session, store: &StoreId, deadline: Instant) -> 
         }
         return Ok(Moving::Complete);
     }
-    let link = session.link(store)?.clone();
+    let leads = !session.survey.slots_of(store).is_empty();
+    let link = match session.link(store) {
+        Ok(link) => Some(link.clone()),
+        Err(error) if leads => return Err(error),
+        // it died, and what it had half moved is its successor's to finish
+        Err(_) => None,
+    };
     session.fence(store).await?;
     session.look_again().await?;
-    link.configure(KEEP_AWAY, "yes").await?;
-    link.configure(FOLLOW_SLOTS, "no").await?;
+    if let Some(link) = link {
+        link.configure(KEEP_AWAY, "yes").await?;
+        link.configure(FOLLOW_SLOTS, "no").await?;
+    }
     let mut pace = Pace::until(deadline);
     if close_open_slots(&mut session, store, &mut pace).await? == Moving::Underway {
         return Ok(Moving::Underway);

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Hash slots of a Redis cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// `0-5,9` for {0,1,2,3,4,5,9}.
-pub fn to_text(slots: &BTreeSet<u16>) -> String {
+/// First and last of each run of neighbours, in order.
+pub fn ranges(slots: &BTreeSet<u16>) -> Vec<(u16, u16)> {
     let mut ranges: Vec<(u16, u16)> = Vec::new();
     for slot in slots {
         match ranges.last_mut() {
@@ -14,7 +14,19 @@ pub fn to_text(slots: &BTreeSet<u16>) -> String {
             Some(_) | None => ranges.push((*slot, *slot)),
         }
     }
-    let shown = ranges.iter().map(|(first, last)| match first == last {
+    ranges
+}
+
+/// `0-5` or `9`.
+pub fn range_from_text(text: &str) -> Option<(u16, u16)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+    (first <= last && last < SLOTS).then_some((first, last))
+}
+
+/// `0-5,9` for {0,1,2,3,4,5,9}.
+pub fn to_text(slots: &BTreeSet<u16>) -> String {
+    let shown = ranges(slots).into_iter().map(|(first, last)| match first == last {
         true => first.to_string(),
         false => format!("{first}-{last}"),
     });
@@ -25,11 +37,7 @@ pub fn to_text(slots: &BTreeSet<u16>) -> String {
 pub fn from_text(text: &str) -> Option<BTreeSet<u16>> {
     let mut slots = BTreeSet::new();
     for range in text.split(',').filter(|range| !range.is_empty()) {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
-        if first > last || last >= SLOTS {
-            return None;
-        }
+        let (first, last) = range_from_text(range)?;
         slots.extend(first..=last);
     }
     Some(slots)

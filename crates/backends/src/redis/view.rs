@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::contract::StoreId;
-use crate::redis::slots::SLOTS;
+use crate::redis::slots::{self, SLOTS};
 
 /// One line of `CLUSTER NODES`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,8 @@ pub struct Node {
     /// Neither failed nor about to be called so.
     pub healthy: bool,
     pub epoch: u64,
-    pub slots: BTreeSet<u16>,
+    /// First and last of each range, in order. Kept as told: every view names every slot of the cluster.
+    pub slots: Vec<(u16, u16)>,
     /// Slot and where to. Only a node's own line has these.
     pub migrating: BTreeMap<u16, StoreId>,
     /// Slot and from where. Only a node's own line has these.
@@ -52,7 +53,7 @@ fn parse_line(line: &str) -> Option<Node> {
         replica_of,
         healthy: !flags.contains(&"fail") && !flags.contains(&"fail?"),
         epoch,
-        slots: BTreeSet::new(),
+        slots: Vec::new(),
         migrating: BTreeMap::new(),
         importing: BTreeMap::new(),
     };
@@ -67,7 +68,7 @@ fn take_slots(node: &mut Node, word: &str) {
     } else if let Some((slot, from)) = open.and_then(|open| open.split_once("-<-")) {
         node.importing.extend(slot.parse().ok().map(|slot: u16| (slot, StoreId(from.to_owned()))));
     } else {
-        node.slots.extend(crate::redis::slots::from_text(word).into_iter().flatten());
+        node.slots.extend(slots::range_from_text(word));
     }
 }
 
@@ -105,8 +106,8 @@ impl Survey {
     pub fn owners(&self) -> Vec<Option<&Node>> {
         let mut owners: Vec<Option<&Node>> = vec![None; usize::from(SLOTS)];
         for node in self.nodes().filter(|node| node.replica_of.is_none()) {
-            for slot in &node.slots {
-                let owner = &mut owners[usize::from(*slot)];
+            for slot in node.slots.iter().flat_map(|(first, last)| *first..=*last) {
+                let owner = &mut owners[usize::from(slot)];
                 if owner.is_none_or(|owner| owner.epoch < node.epoch) {
                     *owner = Some(node);
                 }
@@ -123,7 +124,7 @@ impl Survey {
     /// Whether all who answered agree on which slots are the store's, and everybody answered who is not known to
     /// have failed. Gossip after a failover takes a moment; until then a count may be too low.
     pub fn agrees_on(&self, id: &StoreId) -> bool {
-        let slots = self.slots_of(id);
+        let slots = slots::ranges(&self.slots_of(id));
         let same = |view: &BTreeMap<StoreId, Node>| {
             view.get(id).map_or(slots.is_empty(), |node| node.slots == slots)
         };
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(nodes.len(), 2);
         let a = &nodes[&id("a")];
         assert_eq!((a.address.as_str(), a.myself, a.healthy, a.epoch), ("127.0.0.1:30004", true, true, 4));
-        assert_eq!(a.slots.len(), 7);
+        assert_eq!(a.slots, [(0, 5), (9, 9)]);
         assert_eq!(a.importing[&93], id("b"));
         assert_eq!(a.migrating[&77], id("c"));
         let b = &nodes[&id("b")];
