@@ -134,8 +134,8 @@ pub enum Preflight {
 /// Each call is idempotent, may be dropped at any point, and ends by itself within `within` (reads: within the
 /// backend's configured time). A call that moves data does what it can in that time and says whether to call again.
 ///
-/// At most one of `begin_offline`, `cancel_offline` and `evict_leaders` is under way for one store. A later one ends
-/// what an earlier one has left behind in the backend before it begins.
+/// At most one process makes calls that change something: a later call ends what an earlier one has left behind in the
+/// backend before it begins, and would cut off one that is under way.
 #[async_trait]
 pub trait Backend: Send + Sync {
     async fn members(&self) -> Result<Vec<Member>, BackendError>;

@@ -95,7 +95,7 @@ async fn a_removal_dropped_at_many_points_goes_on_where_it_stopped() {
     let memo = memo(&backend, &store).await;
     let writer = Writer::start(&nodes).await;
     let mut drops = 0;
-    for after in (5..).step_by(9) {
+    for after in (5..).step_by(4) {
         // the time goes up until one call gets through: every point in between is hit
         match timeout(Duration::from_millis(after), backend.begin_offline(&store, &memo, LONG)).await {
             Ok(Ok(Moving::Complete)) => break,
@@ -292,6 +292,49 @@ async fn an_emptied_store_that_follows_another_is_given_its_slots_and_no_others(
     assert_eq!(backend.cancel_offline(&store, &memo, LONG).await, Ok(Moving::Complete));
     assert_eq!(owners(&nodes, &all).await, before);
     assert_all_there(&nodes, &all).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_stores_that_leave_at_once_give_nothing_to_each_other_in_the_end() {
+    let nodes = RedisNodes::start(6, 0).await;
+    fill(&nodes, &[0, 1, 2, 3, 4, 5]).await;
+    let backend = RedisCluster::new(nodes.config());
+    let (one, other) = (nodes.id(4).await, nodes.id(5).await);
+    let memos = (memo(&backend, &one).await, memo(&backend, &other).await);
+    let writer = Writer::start(&nodes).await;
+    wait_for("both to be empty", || async {
+        let both = tokio::join!(
+            backend.begin_offline(&one, &memos.0, SHORT * 3),
+            backend.begin_offline(&other, &memos.1, SHORT * 4),
+        );
+        (both == (Ok(Moving::Complete), Ok(Moving::Complete))).then_some(())
+    })
+    .await;
+    writer.stop().await;
+    backend.forget(&one, LONG).await.unwrap();
+    backend.forget(&other, LONG).await.unwrap();
+    assert_all_there(&nodes, &[0, 1, 2, 3]).await;
+    let shares = owners(&nodes, &[0, 1, 2, 3]).await;
+    for node in 0..4 {
+        let share = shares.values().filter(|owner| **owner == node).count();
+        assert!((4090..=4102).contains(&share), "node {node} has {share} slots");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_earlier_call_has_sent_does_not_arrive_in_the_middle_of_a_later_one() {
+    let nodes = RedisNodes::start(4, 0).await;
+    let backend = RedisCluster::new(nodes.config());
+    let store = nodes.id(3).await;
+    let memo = memo(&backend, &store).await;
+    let mut earlier = nodes.connect(3).await;
+    let name = redis::cmd("CLIENT").arg("SETNAME").arg("tidegate-mover").clone();
+    name.exec_async(&mut earlier).await.unwrap();
+    let mut stranger = nodes.connect(3).await;
+    assert_eq!(backend.begin_offline(&store, &memo, LONG).await, Ok(Moving::Complete));
+    let late = redis::cmd("PING").query_async::<String>(&mut earlier).await;
+    assert!(late.is_err(), "the earlier call's connection is still open");
+    redis::cmd("PING").exec_async(&mut stranger).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,6 +13,9 @@ use crate::redis::RedisConfig;
 use crate::redis::view::{self, Survey};
 use crate::secret::Endpoint;
 
+/// The name of connections that change who leads what.
+const MOVER: &str = "tidegate-mover";
+
 /// A connection to one node.
 #[derive(Clone)]
 pub struct Link {
@@ -193,18 +196,18 @@ impl Session {
         })
     }
 
-    /// Cuts the connections that earlier calls for the same store have left: commands that they sent and that a node
-    /// has not read yet would be carried out in the middle of this call.
-    pub async fn fence(&self, store: &StoreId) -> Result<(), BackendError> {
-        let name = format!("tidegate-{store}");
+    /// Cuts the connections that earlier calls have left: commands that they sent and that a node has not read yet
+    /// would be carried out in the middle of this call. Also those for other stores: a slot may be on its way from one
+    /// that leaves to another that leaves.
+    pub async fn fence(&self) -> Result<(), BackendError> {
         let fenced = self.links.values().map(|link| async {
             let clients = link.text(redis::cmd("CLIENT").arg("LIST")).await?;
             let mut kill = redis::pipe();
-            for client in clients.lines().filter(|line| line.contains(&format!(" name={name} "))) {
+            for client in clients.lines().filter(|line| line.contains(&format!(" name={MOVER} "))) {
                 let id = client.split_whitespace().find_map(|word| word.strip_prefix("id="));
                 kill.cmd("CLIENT").arg("KILL").arg("ID").arg(id.unwrap_or_default());
             }
-            kill.cmd("CLIENT").arg("SETNAME").arg(&name);
+            kill.cmd("CLIENT").arg("SETNAME").arg(MOVER);
             link.many(&kill).await.map(|_| ())
         });
         join_all(fenced).await.into_iter().collect()

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
 use crate::contract::{
@@ -53,9 +54,12 @@ impl RedisConfig {
     }
 }
 
+/// One for each cluster: two would cut off each other's calls.
 #[derive(Debug)]
 pub struct RedisCluster {
     config: RedisConfig,
+    /// Held by calls that change who leads what.
+    mover: Mutex<()>,
 }
 
 /// What a node was before its removal.
@@ -76,11 +80,25 @@ struct Led {
 
 impl RedisCluster {
     pub fn new(config: RedisConfig) -> RedisCluster {
-        RedisCluster { config }
+        RedisCluster { config, mover: Mutex::new(()) }
     }
 
     async fn session(&self, operation: &'static str, within: Duration) -> Result<Session, BackendError> {
         Session::open(&self.config, operation, within).await
+    }
+
+    /// As [`Self::bounded`], one at a time.
+    async fn alone<T>(
+        &self,
+        operation: &'static str,
+        within: Duration,
+        call: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        let call = async {
+            let _mover = self.mover.lock().await;
+            call.await
+        };
+        self.bounded(operation, within, call).await
     }
 
     /// A call that takes no longer than it may, whatever the nodes do.
@@ -170,7 +188,7 @@ impl RedisCluster {
         let operation = "evict leaders";
         let mut session = self.session(operation, within).await?;
         let link = session.link(store)?.clone();
-        session.fence(store).await?;
+        session.fence().await?;
         if session.survey.slots_of(store).is_empty() {
             return link.configure(KEEP_AWAY, "yes").await;
         }
@@ -192,7 +210,7 @@ impl RedisCluster {
         let led: Led = read(memo, operation)?;
         let mut session = self.session(operation, within).await?;
         let link = session.link(store)?.clone();
-        session.fence(store).await?;
+        session.fence().await?;
         link.configure(KEEP_AWAY, "no").await?;
         if !led.primary {
             return Ok(());
@@ -344,10 +362,10 @@ impl Backend for RedisCluster {
         within: Duration,
     ) -> Result<(), BackendError> {
         match on {
-            true => self.bounded("evict leaders", within, self.keep_leaders_away(store, within)).await,
+            true => self.alone("evict leaders", within, self.keep_leaders_away(store, within)).await,
             false => {
                 let call = self.let_leaders_return(store, memo, within);
-                self.bounded("stop evicting leaders", within, call).await
+                self.alone("stop evicting leaders", within, call).await
             }
         }
     }
@@ -368,7 +386,7 @@ impl Backend for RedisCluster {
             let session = self.session("begin offline", within).await?;
             offline::begin(session, store, deadline).await
         };
-        self.bounded("begin offline", within, call).await
+        self.alone("begin offline", within, call).await
     }
 
     async fn cancel_offline(
@@ -383,7 +401,7 @@ impl Backend for RedisCluster {
             let session = self.session("cancel offline", within).await?;
             offline::cancel(session, store, &before, deadline).await
         };
-        self.bounded("cancel offline", within, call).await
+        self.alone("cancel offline", within, call).await
     }
 
     async fn forget(&self, store: &StoreId, within: Duration) -> Result<(), BackendError> {
@@ -391,6 +409,6 @@ impl Backend for RedisCluster {
             let session = self.session("forget", within).await?;
             offline::forget(session, store).await
         };
-        self.bounded("forget", within, call).await
+        self.alone("forget", within, call).await
     }
 }

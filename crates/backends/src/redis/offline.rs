@@ -48,7 +48,7 @@ pub async fn begin(mut session: Session, store: &StoreId, deadline: Instant) -> 
         // it died, and what it had half moved is its successor's to finish
         Err(_) => None,
     };
-    session.fence(store).await?;
+    session.fence().await?;
     session.look_again().await?;
     if let Some(link) = link {
         link.configure(KEEP_AWAY, "yes").await?;
@@ -87,7 +87,7 @@ pub async fn cancel(
         return Err(BackendError::NotPossible { operation: session.operation, why });
     }
     let link = session.link(store)?.clone();
-    session.fence(store).await?;
+    session.fence().await?;
     session.look_again().await?;
     link.configure(KEEP_AWAY, "no").await?;
     let mut pace = Pace::until(deadline);
