@@ -155,7 +155,7 @@ async fn leave_slots_half_moved(nodes: &RedisNodes) -> Vec<u16> {
             }
             _ => {}
         }
-        if step >= 4 && step <= 5 {
+        if (4..=5).contains(&step) {
             run(0, &[&setslot[..], &["NODE", &to]].concat()).await;
         }
         if step == 5 {
@@ -460,6 +460,7 @@ async fn a_password_opens_the_way_and_is_in_no_error() {
     let wrong = Endpoint::new(format!("redis://:wrongword@{}", nodes.address(0)));
     let error = RedisCluster::new(RedisConfig::new([wrong])).members().await.unwrap_err();
     assert!(!format!("{error} {error:?}").contains("wrongword"), "{error:?}");
+    assert!(matches!(error, BackendError::Refused { .. }), "{error:?}");
     let gone = Endpoint::new("redis://me:wrongword@127.0.0.1:1");
     let error = RedisCluster::new(RedisConfig::new([gone])).members().await.unwrap_err();
     assert!(matches!(error, BackendError::Unreachable { .. }), "{error:?}");

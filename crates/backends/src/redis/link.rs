@@ -61,7 +61,13 @@ impl Link {
         let connecting =
             tokio::time::timeout(timeout, client.get_multiplexed_async_connection_with_config(&config));
         let connection = match connecting.await {
-            Ok(opened) => opened.map_err(|error| failed(error.to_string()))?,
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) if error.is_io_error() => return Err(failed(error.to_string())),
+            // it answered: to a wrong password, say
+            Ok(Err(error)) => {
+                let words = seed.scrub(&error.to_string());
+                return Err(BackendError::Refused { operation, whom: address.to_owned(), words });
+            }
             Err(_) => return Err(failed("it does not answer".to_owned())),
         };
         Ok(Link { address: address.to_owned(), operation, connection, secret: seed.clone() })
