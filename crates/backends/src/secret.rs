@@ -16,28 +16,50 @@ impl Endpoint {
         &self.0
     }
 
-    /// `user:password` of the URL, as they are written there.
-    fn credentials(&self) -> Option<&str> {
-        let rest = self.0.split_once("://").map_or(self.0.as_str(), |(_, rest)| rest);
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-        authority.rsplit_once('@').map(|(credentials, _)| credentials)
-    }
-
-    /// The text without this endpoint's password.
-    pub(crate) fn scrub(&self, text: &str) -> String {
-        match self.credentials().and_then(|credentials| credentials.split_once(':')) {
-            Some((_, password)) if !password.is_empty() => text.replace(password, "***"),
-            _ => text.to_owned(),
+    /// What stands before and after `user:password@`, and that itself. Everything up to the last `@` counts as secret:
+    /// a password with a `/` in it makes no URL, and must not be shown for that.
+    fn parts(&self) -> (&str, Option<&str>, &str) {
+        let start = self.0.find("://").map_or(0, |at| at + 3);
+        match self.0.rfind('@').filter(|at| *at >= start) {
+            Some(at) => (&self.0[..start], Some(&self.0[start..at]), &self.0[at..]),
+            None => (&self.0[..start], None, &self.0[start..]),
         }
     }
+
+    /// The text without this endpoint's password, as it is written in the URL or as it is meant.
+    pub(crate) fn scrub(&self, text: &str) -> String {
+        let (_, credentials, _) = self.parts();
+        let password = credentials.and_then(|credentials| credentials.split_once(':')).map(|(_, word)| word);
+        let Some(password) = password.filter(|password| !password.is_empty()) else { return text.to_owned() };
+        text.replace(password, "***").replace(&decode(password), "***")
+    }
+}
+
+/// `%40` is `@`.
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        match hex.filter(|_| *first == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.credentials() {
-            Some(credentials) => f.write_str(&self.0.replacen(credentials, "***", 1)),
-            None => f.write_str(&self.0),
-        }
+        let (scheme, credentials, rest) = self.parts();
+        let hidden = if credentials.is_some() { "***" } else { "" };
+        write!(f, "{scheme}{hidden}{rest}")
     }
 }
 
@@ -59,6 +81,14 @@ mod tests {
             assert!(!shown.contains("hunter2"), "{shown}");
             assert!(shown.contains("host"), "{shown}");
         }
+    }
+
+    #[test]
+    fn a_password_that_makes_no_url_or_is_written_otherwise_is_not_shown_either() {
+        let odd = Endpoint::new("redis://me:hunter2/#?@host:1/");
+        assert_eq!(odd.to_string(), "redis://***@host:1/");
+        let coded = Endpoint::new("redis://me:p%40ss%2fword@host:1/");
+        assert_eq!(coded.scrub("p@ss/word and p%40ss%2fword"), "*** and ***");
     }
 
     #[test]
