@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::future::Future;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -28,13 +28,15 @@ const POLL: Duration = Duration::from_millis(20);
 /// Ports are picked by binding and letting go, so somebody else may grab one in between.
 const START_TRIES: usize = 5;
 
-/// Prints the pid of the command and waits for the end of its input; then kills.
+/// `$0` is the node's directory, the rest is the command. Prints the pid and waits for a line, or the end of its
+/// input; then kills. Without a line nobody is left who removes the directory.
 const SUPERVISOR: &str = r#"
-"$@" >>"$0" 2>&1 </dev/null &
+"$@" >>"$0/log" 2>&1 </dev/null &
 echo $!
-read -r never
+read -r keep
 kill -9 $!
 wait $!
+[ -n "$keep" ] || { rm -rf "$0"; rmdir "$(dirname "$0")"; }
 "#;
 
 /// Waits until `condition` gives something.
@@ -59,7 +61,9 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        drop(self.supervisor.stdin.take());
+        if let Some(mut orders) = self.supervisor.stdin.take() {
+            let _gone_already = orders.write_all(b"keep\n");
+        }
         let _gone = self.supervisor.wait();
     }
 }
@@ -113,7 +117,7 @@ impl RedisNodes {
         let directory = self.directory.path().join(format!("n{node}"));
         fs::create_dir_all(&directory).expect("a directory");
         let mut command = Command::new("sh");
-        command.args(["-c", SUPERVISOR]).arg(directory.join("log")).arg("redis-server");
+        command.args(["-c", SUPERVISOR]).arg(&directory).arg("redis-server");
         command
             .args(["--port", &self.ports[node].to_string(), "--bind", "127.0.0.1", "--dir"])
             .arg(&directory);
