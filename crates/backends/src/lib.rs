@@ -1,0 +1,25 @@
+//! Outside systems that own the data of stores, behind one small contract: [`Backend`].
+//!
+//! A *store* is one process of a replicated data store (a Redis Cluster node, say). Tidegate starts and stops the
+//! process; where its data and its leaders are is for the backend to say, and to change.
+//!
+//! *Invariant:* this crate knows nothing of services, drains or terms. It remembers nothing between two calls: what
+//! must outlive a call is a [`Memo`] in the caller's hands.
+//! *Invariant:* every call may be dropped at any point, and made again.
+//! *Invariant:* a password is in no error and in no `Debug`.
+
+mod command;
+mod contract;
+mod error;
+mod redis;
+mod secret;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use command::{CommandBackend, CommandConfig};
+pub use contract::{
+    Backend, Count, Eviction, Evictor, Member, Memo, Moving, Preflight, Refusal, Role, StoreId, StoreState,
+};
+pub use error::BackendError;
+pub use redis::{RedisCluster, RedisConfig};
+pub use secret::Endpoint;
