@@ -151,9 +151,13 @@ async fn a_command_that_hangs_is_killed_with_all_it_started() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("pid");
     let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
-    // long enough for the shell to have begun on a busy machine: what it started must be there to be killed
-    let error = shell(&script, Duration::from_secs(3)).replicas().await.unwrap_err();
-    assert!(matches!(error, BackendError::Unreachable { .. }), "{error:?}");
+    // What it started must be there to be killed, and a busy machine takes its time to start a shell.
+    let mut time = Duration::from_secs(1);
+    while runs(&file).is_none() {
+        let error = shell(&script, time).replicas().await.unwrap_err();
+        assert!(matches!(error, BackendError::Unreachable { .. }), "{error:?}");
+        time *= 2;
+    }
     wait_for("its child to be gone", || async { (runs(&file) == Some(false)).then_some(()) }).await;
 }
 

@@ -21,7 +21,7 @@ use crate::redis::RedisConfig;
 use crate::secret::Endpoint;
 
 /// How long a test waits for something that must happen. Generous: machines are slow and shared.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 const POLL: Duration = Duration::from_millis(20);
 
@@ -147,7 +147,7 @@ impl RedisNodes {
     }
 
     async fn all_answer(&self) -> bool {
-        let deadline = Instant::now() + PATIENCE / 4;
+        let deadline = Instant::now() + PATIENCE / 6;
         for node in 0..self.ports.len() {
             while !self.try_ask(node, redis::cmd("PING")).await {
                 if Instant::now() > deadline {
@@ -169,7 +169,7 @@ impl RedisNodes {
     async fn try_connect(&self, node: usize) -> Option<MultiplexedConnection> {
         let client = Client::open(self.url(node)).expect("our own URL");
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE / 10))
+            .set_connection_timeout(Some(PATIENCE / 30))
             .set_response_timeout(Some(PATIENCE));
         client.get_multiplexed_async_connection_with_config(&config).await.ok()
     }
@@ -255,8 +255,10 @@ impl RedisNodes {
         format!("redis://{}{}", password.unwrap_or_default(), self.address(node))
     }
 
+    /// With time for each answer that a busy machine needs.
     pub fn config(&self) -> RedisConfig {
-        RedisConfig::new((0..self.ports.len()).map(|node| Endpoint::new(self.url(node))))
+        let seeds = (0..self.ports.len()).map(|node| Endpoint::new(self.url(node)));
+        RedisConfig { timeout: PATIENCE / 3, ..RedisConfig::new(seeds) }
     }
 
     pub fn count(&self) -> usize {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use backends::testing::RedisNodes;
+use backends::testing::{PATIENCE, RedisNodes};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, Value};
 use tokio::task::JoinHandle;
@@ -150,7 +150,12 @@ pub struct Writer {
 impl Writer {
     pub async fn start(nodes: &RedisNodes) -> Writer {
         let seeds: Vec<String> = (0..nodes.count()).map(|node| nodes.url(node)).collect();
-        let client = redis::cluster::ClusterClientBuilder::new(seeds).retries(50).build().expect("addresses");
+        let client = redis::cluster::ClusterClientBuilder::new(seeds)
+            .retries(50)
+            .connection_timeout(PATIENCE)
+            .response_timeout(PATIENCE)
+            .build()
+            .expect("addresses");
         let client = client.get_async_connection().await.expect("a cluster");
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, mut connection) = (stop.clone(), client.clone());
