@@ -107,6 +107,14 @@ pub enum Moving {
     Complete,
 }
 
+/// How fast a store that leaves is emptied, by the backend's own account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pace {
+    pub bytes_per_second: u64,
+    /// Until nothing is left; unknown while nothing moves.
+    pub left: Option<Duration>,
+}
+
 /// Why a store cannot go, found before anything was touched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "code", rename_all = "snake_case")]
@@ -148,6 +156,11 @@ pub trait Backend: Send + Sync {
 
     /// `removal` is the memo of a removal that was begun and not cancelled.
     async fn state(&self, store: &StoreId, removal: Option<&Memo>) -> Result<StoreState, BackendError>;
+
+    /// For display. `None` when nothing leaves, and of backends that give no account of it.
+    async fn pace(&self, _store: &StoreId) -> Result<Option<Pace>, BackendError> {
+        Ok(None)
+    }
 
     /// Read before [`Backend::evict_leaders`], and recorded.
     async fn evictors(&self, store: &StoreId) -> Result<Eviction, BackendError>;

@@ -12,7 +12,7 @@ mod offline;
 mod slots;
 mod view;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -68,6 +68,9 @@ struct Before {
     /// As `0-5,9`.
     slots: String,
     replicas: BTreeSet<StoreId>,
+    /// The replicas of others, and whom each follows: Redis may give one to a primary whose own have left it.
+    #[serde(default)]
+    others: BTreeMap<StoreId, StoreId>,
     /// Its [`FOLLOW_SLOTS`].
     follow_slots: String,
 }
@@ -176,9 +179,12 @@ impl RedisCluster {
             }
         }
         let replicas = survey.nodes().filter(|node| node.replica_of.as_ref() == Some(store));
+        let follows = |node: &Node| Some((node.id.clone(), node.replica_of.clone()?));
+        let others = survey.nodes().filter(|node| node.id != *store).filter_map(follows);
         let before = Before {
             slots: slots::to_text(&slots),
             replicas: replicas.map(|node| node.id.clone()).collect(),
+            others: others.filter(|(_, primary)| primary != store).collect(),
             follow_slots: link.config(FOLLOW_SLOTS).await?,
         };
         Ok(Preflight::Possible { memo: write(&before) })

@@ -110,6 +110,7 @@ pub async fn cancel(
                 return Ok(Moving::Underway);
             }
         }
+        session.look_again().await?;
         call_replicas_back(&session, store, before).await?;
     }
     link.configure(FOLLOW_SLOTS, &before.follow_slots).await?;
@@ -153,15 +154,17 @@ async fn be_primary(
     }
 }
 
-/// Replicas of an emptied primary have followed its slots.
+/// Replicas of an emptied primary have followed its slots, and Redis may have given it one of another's instead: every one
+/// goes back to whom it followed.
 async fn call_replicas_back(session: &Session, store: &StoreId, before: &Before) -> Result<(), BackendError> {
-    for replica in &before.replicas {
-        let strayed = session
-            .survey
-            .node(replica)
-            .is_some_and(|node| node.replica_of.as_ref().is_some_and(|primary| primary != store));
-        if let (true, Ok(link)) = (strayed, session.link(replica)) {
-            link.one(redis::cmd("CLUSTER").arg("REPLICATE").arg(&store.0)).await?;
+    let own = before.replicas.iter().map(|replica| (replica, store));
+    for (replica, primary) in own.chain(&before.others) {
+        let follows = session.survey.node(replica).and_then(|node| node.replica_of.as_ref());
+        // whom the others follow is nobody's business here, unless it is this store
+        let strayed = follows.is_some_and(|now| now != primary && (primary == store || now == store));
+        let leads = session.survey.node(primary).is_some_and(|node| node.replica_of.is_none());
+        if let (true, true, Ok(link)) = (strayed, leads, session.link(replica)) {
+            link.one(redis::cmd("CLUSTER").arg("REPLICATE").arg(&primary.0)).await?;
         }
     }
     Ok(())
