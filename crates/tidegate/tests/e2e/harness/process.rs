@@ -152,3 +152,13 @@ pub fn marked(dir: &Path) -> Vec<(u32, String)> {
     };
     pids().filter_map(instance).collect()
 }
+
+/// Every process with this directory in its command line.
+pub fn that_name(dir: &Path) -> Vec<(i32, String)> {
+    let named = |pid: i32| {
+        start_time(pid)?;
+        let line = String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).ok()?).into_owned();
+        line.contains(dir.to_str()?).then(|| (pid, line.replace('\0', " ")))
+    };
+    pids().filter_map(named).collect()
+}
