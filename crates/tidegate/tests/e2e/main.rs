@@ -13,6 +13,7 @@ mod daemon_kill;
 mod drains;
 mod empty_store;
 mod feeds;
+mod feeds_command;
 mod feeds_postgres;
 mod fence;
 mod first_run;

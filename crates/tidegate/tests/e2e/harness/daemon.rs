@@ -16,7 +16,7 @@ use super::{
     Api, Pace, TIDEGATE, free_port,
     net::Place,
     ports::instance_ports,
-    process::{self, Run},
+    process::{self, Process, Run},
     until,
 };
 
@@ -177,6 +177,10 @@ impl Daemon {
     fn pid(&self) -> Pid {
         let child = self.child.as_ref().expect("it was started");
         Pid::from_raw(child.id() as i32).expect("a pid")
+    }
+
+    pub fn process(&self) -> Process {
+        Process::of(self.pid().as_raw_nonzero().get().cast_unsigned())
     }
 
     /// It is our child and not waited for: the pid is its own.
