@@ -6,7 +6,7 @@
 use std::fs;
 use std::future::Future;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -75,6 +75,7 @@ impl Drop for Running {
 pub struct Postgres {
     // ended before its directory is removed
     running: Option<Running>,
+    host: Ipv4Addr,
     port: u16,
     settings: Vec<(String, String)>,
     directory: TempDir,
@@ -114,28 +115,38 @@ impl Postgres {
 
     /// As [`Postgres::start`], with further settings.
     pub async fn start_with(settings: &[(&str, &str)]) -> Postgres {
+        Postgres::start_at(Ipv4Addr::LOCALHOST, settings).await
+    }
+
+    /// As [`Postgres::start_with`], at another address of this machine: whoever reaches it is let in, for
+    /// passwords cost an unoptimised client most of its time.
+    pub async fn start_at(host: Ipv4Addr, settings: &[(&str, &str)]) -> Postgres {
         let (template, directory) = (template(), directory());
         let data = template.path().join("data");
         let copied = Command::new("cp").arg("-a").arg(data).arg(directory.path()).status();
         assert!(copied.is_ok_and(|status| status.success()), "the data could not be copied");
+        let access = directory.path().join("data/pg_hba.conf");
+        let mut access = fs::OpenOptions::new().append(true).open(access).expect("initdb made it");
+        access.write_all(b"host all all all trust\n").expect("our own directory");
+        let address = host.to_string();
         let usual = [
             ("wal_level", "logical"),
             ("max_replication_slots", "40"),
             ("max_wal_senders", "40"),
             ("fsync", "off"),
             ("shared_buffers", "32MB"),
-            ("listen_addresses", "127.0.0.1"),
+            ("listen_addresses", address.as_str()),
         ];
         let settings = usual.iter().chain(settings);
         let settings = settings.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let mut server = Postgres { running: None, port: 0, settings, directory, template };
+        let mut server = Postgres { running: None, host, port: 0, settings, directory, template };
         for _ in 1..START_TRIES {
-            server.port = free_port();
+            server.port = free_port(host);
             if server.launch().await.is_ok() {
                 return server;
             }
         }
-        server.port = free_port();
+        server.port = free_port(host);
         if let Err(why) = server.launch().await {
             panic!("PostgreSQL did not start: {why}");
         }
@@ -182,7 +193,7 @@ impl Postgres {
 
     /// As another user, who must have been given [`PASSWORD`].
     pub fn url_as(&self, user: &str, database: &str) -> String {
-        format!("postgres://{user}:{PASSWORD}@127.0.0.1:{}/{database}", self.port)
+        format!("postgres://{user}:{PASSWORD}@{}:{}/{database}", self.host, self.port)
     }
 
     async fn try_client(&self, database: &str) -> Result<Client, tokio_postgres::Error> {
@@ -220,8 +231,8 @@ impl Postgres {
     }
 }
 
-fn free_port() -> u16 {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+fn free_port(host: Ipv4Addr) -> u16 {
+    let socket = TcpListener::bind((host, 0)).expect("a free port");
     socket.local_addr().expect("a bound socket has an address").port()
 }
 

@@ -99,6 +99,23 @@ fn a_feed_that_is_removed_is_swept_of_everything() {
 }
 
 #[test]
+fn a_sweep_that_was_under_way_when_the_feed_was_removed_is_not_taken_for_the_last_one() {
+    let (mut maintainer, roster, said) = begun(maintain(FeedState::Running, &["a", "b"]));
+    assert_eq!(sweeps(&said), [["a", "b"]]);
+    let removed = Maintain { revision: revision(2), ..(*maintain(FeedState::Removing, &["a", "b"])).clone() };
+    maintainer.ordered(&Arc::new(removed), Time(20));
+    let mut said = maintainer.advance(&roster, Time(20));
+    // The answer to the one that kept both.
+    maintainer.swept(Ok(()), Time(30));
+    said.extend(maintainer.advance(&roster, Time(30)));
+    assert_eq!(maintainer.phase(), Phase::Working, "what a and b left is still there");
+    assert_eq!(sweeps(&said), [Vec::<&str>::new()], "one at a time, and the last one keeps nothing");
+    maintainer.swept(Ok(()), Time(40));
+    maintainer.advance(&roster, Time(40));
+    assert_eq!(maintainer.phase(), Phase::Cleaned);
+}
+
+#[test]
 fn the_mark_of_a_look_is_told_every_node_at_once_and_with_every_question() {
     let (mut maintainer, roster, _) = begun(maintain(FeedState::Running, &["a"]));
     let mark = Some("0123".to_owned());

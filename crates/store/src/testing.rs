@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::future::Future;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -141,11 +141,16 @@ impl EtcdCluster {
 
     /// As [`EtcdCluster::start`], with further arguments for each member.
     pub async fn start_with(members: usize, arguments: &[&str]) -> EtcdCluster {
+        EtcdCluster::start_at(Ipv4Addr::LOCALHOST, members, arguments).await
+    }
+
+    /// As [`EtcdCluster::start_with`], at another address of this machine.
+    pub async fn start_at(host: Ipv4Addr, members: usize, arguments: &[&str]) -> EtcdCluster {
         assert!(is_installed(), "etcd is not installed: run cargo xtask test, which installs it");
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut cluster = EtcdCluster::lay_out(members, arguments);
+            let mut cluster = EtcdCluster::lay_out(host, members, arguments);
             (0..members).for_each(|member| cluster.launch(member));
             match cluster.all_serve().await {
                 Ok(()) => return cluster,
@@ -154,10 +159,10 @@ impl EtcdCluster {
         }
     }
 
-    fn lay_out(members: usize, further: &[&str]) -> EtcdCluster {
+    fn lay_out(host: Ipv4Addr, members: usize, further: &[&str]) -> EtcdCluster {
         let directory = tempfile::Builder::new().prefix("tidegate-etcd-").tempdir().expect("a directory");
         let sockets: Vec<TcpListener> =
-            (0..2 * members).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+            (0..2 * members).map(|_| TcpListener::bind((host, 0)).expect("a free port")).collect();
         let urls: Vec<String> = sockets
             .iter()
             .map(|socket| format!("http://{}", socket.local_addr().expect("a bound socket has an address")))

@@ -95,6 +95,8 @@ pub struct Maintainer {
     looked: Option<Looked>,
     look_trouble: Option<TaskFailure>,
     sweep: Chore,
+    /// The one that is under way was asked for before all was known that is to go.
+    sweep_again: bool,
     swept: bool,
     checkpoint: Option<Checkpoint>,
     checkpoint_at: Time,
@@ -133,6 +135,7 @@ impl Maintainer {
             looked: None,
             look_trouble: None,
             sweep: Chore::Idle,
+            sweep_again: false,
             swept: false,
             checkpoint_at: Time(0),
             report: None,

@@ -133,7 +133,11 @@ impl Maintainer {
             }
         }
         if !vanished.is_empty() && self.phase == Phase::Working {
-            (self.sweep, self.swept) = (Chore::Due { at: now, failures: 0 }, false);
+            self.swept = false;
+            match self.sweep {
+                Chore::UnderWay { .. } => self.sweep_again = true,
+                Chore::Idle | Chore::Due { .. } => self.sweep = Chore::Due { at: now, failures: 0 },
+            }
         }
     }
 
@@ -257,7 +261,9 @@ impl Maintainer {
 
     pub fn swept(&mut self, result: Result<(), TaskFailure>, now: Time) {
         let Chore::UnderWay { failures } = self.sweep else { return };
+        let again = std::mem::take(&mut self.sweep_again);
         match result {
+            Ok(()) if again => self.sweep = Chore::Due { at: now, failures: 0 },
             Ok(()) => {
                 self.sweep = Chore::Idle;
                 self.swept = self.order.state == FeedState::Removing && self.spans.is_empty();

@@ -8,13 +8,15 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
 };
 
+use model::Millis;
 use protocol::Timing;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
     Api, Pace, TIDEGATE, free_port,
+    net::Place,
     ports::instance_ports,
-    process::{self, Run},
+    process::{self, Process, Run},
     until,
 };
 
@@ -30,6 +32,8 @@ pub struct Setup {
     pub withdraw_delay: &'static str,
     pub api: SocketAddr,
     pub rpc: SocketAddr,
+    /// Of the network that it lives in, if that is not this machine's own.
+    pub namespace: Option<String>,
 }
 
 fn loopback() -> SocketAddr {
@@ -53,7 +57,15 @@ impl Setup {
             withdraw_delay: "1s",
             api: loopback(),
             rpc: loopback(),
+            namespace: None,
         }
+    }
+
+    /// The same daemon in a namespace of its own.
+    pub fn living_at(mut self, place: Place) -> Setup {
+        self.api.set_ip(place.addr.into());
+        self.rpc.set_ip(place.addr.into());
+        Setup { namespace: Some(place.namespace), ..self }
     }
 
     /// Each edge has an address of its own, so that all of them can open the same ports.
@@ -70,6 +82,13 @@ impl Setup {
     fn config(&self, data: &Path, coordinators: &[SocketAddr], pace: Pace) -> String {
         let timing = match pace {
             Pace::Quick => Timing::DEV,
+            Pace::Patient => Timing {
+                lease: Millis::secs(5),
+                degraded_after: Millis::secs(4),
+                fence_after: Millis::secs(7),
+                offline_after: Millis::secs(9),
+                ..Timing::DEV
+            },
             Pace::Steady => Timing { heartbeat: Timing::DEV.heartbeat, ..Timing::default() },
         };
         let coordinators: Vec<String> = coordinators.iter().map(|addr| format!("\"{addr}\"")).collect();
@@ -134,9 +153,21 @@ impl Daemon {
     pub fn start(&mut self, more: &[&str]) {
         assert!(self.child.is_none(), "{} runs already", self.name());
         let log = OpenOptions::new().create(true).append(true).open(&self.log).expect("our own directory");
-        let mut command = Command::new(TIDEGATE);
+        let mut command = match &self.setup.namespace {
+            // It becomes the daemon: the pid is the same.
+            Some(name) => {
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net=/run/netns/{name}")).arg(TIDEGATE);
+                command
+            }
+            None => Command::new(TIDEGATE),
+        };
         // Held by us: a test that is killed takes its daemons along.
         command.arg("run").arg("--config").arg(&self.config).arg("--until-stdin-ends").args(more);
+        if self.setup.namespace.is_some() {
+            // Nobody but this machine is on that network.
+            command.arg("--insecure");
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).env_remove("RUST_LOG");
         // An interrupt from the terminal is for the tests; what they leave, `Drop` ends.
         command.process_group(0);
@@ -146,6 +177,10 @@ impl Daemon {
     fn pid(&self) -> Pid {
         let child = self.child.as_ref().expect("it was started");
         Pid::from_raw(child.id() as i32).expect("a pid")
+    }
+
+    pub fn process(&self) -> Process {
+        Process::of(self.pid().as_raw_nonzero().get().cast_unsigned())
     }
 
     /// It is our child and not waited for: the pid is its own.

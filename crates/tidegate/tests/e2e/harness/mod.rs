@@ -2,6 +2,7 @@
 
 mod api;
 mod daemon;
+pub mod net;
 mod ports;
 pub mod process;
 mod run;
@@ -41,6 +42,8 @@ pub async fn take_turn() -> SemaphorePermit<'static> {
 pub enum Pace {
     /// As in `dev`: for tests in which a node goes.
     Quick,
+    /// In between: for tests in which nodes go, and those that stay have a lot to do.
+    Patient,
     /// As in production: a daemon that comes back, or a machine that is busy, is not taken for dead.
     Steady,
 }
@@ -88,9 +91,13 @@ impl Cluster {
 
     /// Daemons `n1`, `n2`, … with all roles each, over the etcd at these endpoints.
     pub async fn start_over_etcd(daemons: usize, pace: Pace, endpoints: &[String]) -> Cluster {
+        let setups = (1..=daemons).map(|number| Setup::with_all_roles(number, endpoints)).collect();
+        Cluster::start_all(setups, pace).await
+    }
+
+    /// Daemons each of which may be the coordinator.
+    pub async fn start_all(setups: Vec<Setup>, pace: Pace) -> Cluster {
         let mut cluster = Cluster::empty(pace).await;
-        let setups: Vec<Setup> =
-            (1..=daemons).map(|number| Setup::with_all_roles(number, endpoints)).collect();
         cluster.coordinators = setups.iter().map(|setup| setup.rpc).collect();
         for setup in setups {
             cluster.add(setup);

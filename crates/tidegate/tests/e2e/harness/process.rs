@@ -152,3 +152,33 @@ pub fn marked(dir: &Path) -> Vec<(u32, String)> {
     };
     pids().filter_map(instance).collect()
 }
+
+/// Every process with this directory in its command line.
+pub fn that_name(dir: &Path) -> Vec<(i32, String)> {
+    let named = |pid: i32| {
+        start_time(pid)?;
+        let line = String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).ok()?).into_owned();
+        line.contains(dir.to_str()?).then(|| (pid, line.replace('\0', " ")))
+    };
+    pids().filter_map(named).collect()
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+/// Every living process that this one has started, and those that these have started.
+pub fn below(top: Process) -> Vec<Process> {
+    let mut all = vec![top];
+    let pids: Vec<(i32, i32)> = pids().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut at = 0;
+    while at < all.len() {
+        let children = pids.iter().filter(|(_, parent)| *parent == all[at].pid);
+        let living = children.filter_map(|(pid, _)| Some(Process { pid: *pid, start: start_time(*pid)? }));
+        let living: Vec<Process> = living.collect();
+        all.extend(living);
+        at += 1;
+    }
+    all.split_off(1)
+}

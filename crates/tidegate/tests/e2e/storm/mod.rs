@@ -1,0 +1,234 @@
+//! The long proof of feeds: twenty tables are copied from one database to another while they are written to,
+//! and nodes are drained, killed, paused and cut off, in an order that nobody chose.
+//!
+//! `TIDEGATE_STORM_SEED` gives the order of an earlier run, `TIDEGATE_STORM_ROUNDS` more of it.
+
+mod blows;
+mod dice;
+mod witness;
+mod writers;
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use pipelines::testing::Postgres;
+use server::view::FeedView;
+use store::testing::EtcdCluster;
+use tokio_postgres::Client;
+
+use self::{
+    blows::Blow,
+    dice::Dice,
+    witness::Witness,
+    writers::{TABLES, WRITERS, Writers},
+};
+use crate::harness::{
+    Cluster, Pace, Setup,
+    net::{Net, say_loudly},
+    process, until,
+};
+
+const FEED: &str = "storm";
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
+
+fn all_run(feed: &FeedView) -> bool {
+    let works = feed.maintainer.as_ref().is_some_and(|maintainer| maintainer.phase == "working");
+    works && feed.dispatchers.values().sum::<u32>() as usize == TABLES && feed.moving == 0 && feed.absent == 0
+}
+
+fn is_off(feed: &FeedView, node: &str) -> bool {
+    let maintained = feed.maintainer.as_ref().is_some_and(|maintainer| maintainer.node == node);
+    !maintained && feed.dispatchers.get(node).copied().unwrap_or(0) == 0
+}
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
+}
+
+/// The parts in the order in which they have to go.
+struct Storm {
+    dice: Dice,
+    began: Instant,
+    writers: Writers,
+    witness: Witness,
+    source: Client,
+    sink: Client,
+    cluster: Cluster,
+    _server: Postgres,
+    _etcd: EtcdCluster,
+    net: Option<Net>,
+}
+
+fn network() -> Option<Net> {
+    match Net::make(NODES.len() as u8) {
+        Ok(net) => Some(net),
+        Err(why) => {
+            say_loudly(&format!(
+                "SKIPPED: no node is cut off from the network, for no namespaces can be made here: {why}"
+            ));
+            None
+        }
+    }
+}
+
+impl Storm {
+    /// A feed of twenty tables over three daemons, each of which may be the coordinator.
+    async fn gather(dice: Dice) -> Storm {
+        let net = network();
+        let host = net.as_ref().map_or(std::net::Ipv4Addr::LOCALHOST, Net::host);
+        let settings = [("max_connections", "200"), ("max_wal_senders", "80")];
+        let (server, etcd) =
+            tokio::join!(Postgres::start_at(host, &settings), EtcdCluster::start_at(host, 1, &["--unsafe-no-fsync"]));
+        let (source, sink) = (server.create("source").await, server.create("sink").await);
+        writers::make_tables(&source).await;
+        writers::make_tables(&sink).await;
+        writers::fill(&source).await;
+        source.batch_execute("CREATE PUBLICATION tide FOR ALL TABLES").await.unwrap();
+        let mut sessions = Vec::new();
+        for _ in 0..WRITERS {
+            sessions.push(server.client("source").await);
+        }
+        let writers = Writers::begin(sessions, &dice);
+        let setup = |number: usize| {
+            let setup = Setup::with_all_roles(number, &etcd.endpoints());
+            let setup = Setup { roles: &["coordinator", "worker"], ..setup };
+            match &net {
+                Some(net) => setup.living_at(net.place(number as u8)),
+                None => setup,
+            }
+        };
+        let cluster = Cluster::start_all((1..=NODES.len()).map(setup).collect(), Pace::Patient).await;
+        let feed = format!(
+            "[[feed]]\nname = \"{FEED}\"\n\
+             source = {{ kind = \"postgres\", url = \"{}\", publication = \"tide\" }}\n\
+             sink = {{ kind = \"postgres\", url = \"{}\" }}\n",
+            server.url("source"),
+            server.url("sink")
+        );
+        cluster.apply(&feed).await;
+        let apis = NODES.iter().map(|name| ((*name).to_owned(), cluster.api_of(name))).collect();
+        let witness = Witness::begin(apis, server.client("sink").await);
+        let began = Instant::now();
+        Storm { dice, began, writers, witness, source, sink, cluster, _server: server, _etcd: etcd, net }
+    }
+
+    /// For whoever reads how a run failed.
+    fn say(&self, what: &str) {
+        eprintln!("{:7.2} s   {what}", self.began.elapsed().as_secs_f64());
+    }
+
+    async fn until_all_up(&self) {
+        until("all daemons to be up and open", async || {
+            let nodes = self.cluster.api.nodes().await?;
+            let well = |name: &&str| {
+                let node = nodes.iter().find(|node| node.id == **name);
+                node.is_some_and(|node| node.connected && node.health == "up" && node.state == "active")
+            };
+            if NODES.iter().all(|name| well(&name)) { Ok(()) } else { Err(format!("{nodes:?}")) }
+        })
+        .await;
+    }
+
+    /// All spans run, and the feed has come past what had been written when it was asked.
+    async fn until_it_flows(&self) {
+        until("the feed to run", async || {
+            let feed = self.cluster.api.feed(FEED).await?;
+            if all_run(&feed) { Ok(()) } else { Err(format!("{feed:?}")) }
+        })
+        .await;
+        let end = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8";
+        let end = self.source.query_one(end, &[]).await.unwrap().get::<_, i64>(0) as u64;
+        until(&format!("the feed to come past {end}"), async || {
+            let feed = self.cluster.api.feed(FEED).await?;
+            let past = feed.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.position >= end);
+            if past { Ok(()) } else { Err(format!("{feed:?}")) }
+        })
+        .await;
+    }
+
+    async fn blow(&mut self, round: u64) {
+        let mut blows = Blow::ALL;
+        self.dice.shuffle(&mut blows);
+        for blow in blows {
+            self.say(&format!("round {round}: {blow:?}"));
+            self.strike(blow).await;
+            // Every other one falls on a feed that still has the last one to get over.
+            if self.dice.once_in(2) {
+                self.until_it_flows().await;
+            }
+        }
+        self.until_it_flows().await;
+    }
+
+    async fn until_equal(&self) {
+        for table in 0..TABLES {
+            let name = writers::name(table);
+            let there = writers::rows(&self.source, table).await;
+            until(&format!("{name} to be equal"), async || {
+                let here = writers::rows(&self.sink, table).await;
+                if there == here {
+                    return Ok(());
+                }
+                let differs = there.iter().zip(&here).find(|(there, here)| there != here);
+                Err(format!("{} rows there, {} here, first {differs:?}", there.len(), here.len()))
+            })
+            .await;
+        }
+    }
+
+    async fn count(&self, sql: &str) -> i64 {
+        self.sink.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    async fn remove_the_feed(&self) {
+        let done = self.cluster.run(&["remove", &format!("feed/{FEED}")]).await;
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        until("it to be gone", async || {
+            let feeds = self.cluster.api.feeds().await?;
+            if feeds.is_empty() { Ok(()) } else { Err(format!("{feeds:?}")) }
+        })
+        .await;
+        assert_eq!(self.count("SELECT count(*) FROM pg_replication_slots").await, 0, "no slot is left over");
+        assert_eq!(self.count("SELECT count(*) FROM public.tidegate_checkpoint").await, 0);
+    }
+
+    async fn end_the_daemons(&mut self) {
+        for name in NODES {
+            let ended = self.cluster.daemon_mut(name).terminate().await;
+            assert!(ended.success(), "{name}: {ended:?}");
+        }
+        let left = process::that_name(self.cluster.dir());
+        assert!(left.is_empty(), "processes are left over: {left:?}");
+        until("the databases to have no session of theirs", async || {
+            let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'tidegate%'";
+            match self.count(sql).await {
+                0 => Ok(()),
+                some => Err(format!("{some} sessions")),
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_twenty_tables_is_equal_and_never_went_back_after_a_storm_of_drains_kills_pauses_and_cuts() {
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+    let seed = setting("TIDEGATE_STORM_SEED").unwrap_or_else(|| clock() % 1_000_000);
+    let rounds = setting("TIDEGATE_STORM_ROUNDS").unwrap_or(1);
+    eprintln!("TIDEGATE_STORM_SEED={seed} TIDEGATE_STORM_ROUNDS={rounds}");
+    let mut storm = Storm::gather(Dice::new(seed)).await;
+    storm.until_it_flows().await;
+    for round in 1..=rounds {
+        storm.blow(round).await;
+    }
+    let transactions = storm.writers.end().await;
+    storm.say(&format!("over; {transactions} transactions were written"));
+    storm.until_equal().await;
+    let said = storm.witness.end().await;
+    storm.remove_the_feed().await;
+    storm.end_the_daemons().await;
+    for testimony in said {
+        assert!(testimony.looks > 100, "{testimony:?}");
+        assert!(testimony.wrong.is_empty(), "went back {} times: {:#?}", testimony.wrong.len(), testimony.wrong);
+    }
+}
