@@ -1,6 +1,8 @@
 //! The instances of one service as far as replacing them is concerned, made from the records alone.
 
-use model::{Cluster, Instance, Intent, Kind, RolloutState, ServiceEntry, ServiceIx, ServiceSpec, Time};
+use model::{
+    Actual, Cluster, Instance, Intent, Kind, RolloutState, ServiceEntry, ServiceIx, ServiceSpec, Time,
+};
 
 /// A difference between two nodes from which on an instance is moved to even it out.
 const UNEVEN_FROM: u32 = 2;
@@ -111,6 +113,24 @@ impl<'a> Members<'a> {
         let held = instance.healthy_since.map(|since| self.now.since(since));
         let needed = self.entry.rec.spec_of(instance.release).migrate.min_healthy_time;
         instance.is_available() && held.is_some_and(|held| held >= needed)
+    }
+
+    /// What stopped so that its successor takes its scratch data over, and is not gone.
+    pub fn still_leaving(&self) -> usize {
+        let placed = self.entry.rec.spec_of(self.entry.rec.release_to_place());
+        let brings = placed.disk.migrate && placed.kind == Kind::Service && !placed.is_stateful();
+        let leaving = |i: &&Instance| i.scratch.is_left() && !i.is_over() && i.actual != Actual::Lost;
+        if brings { self.cluster.instances_of(self.service).filter(leaving).count() } else { 0 }
+    }
+
+    /// One more would be beyond the count: it comes in the stead of one that is to be replaced.
+    pub fn is_full(&self) -> bool {
+        self.count_wanted() + self.still_leaving() >= self.entry.rec.count as usize
+    }
+
+    /// Those that are replaced once a healthy one is there.
+    pub fn replaced_later(&self) -> impl Iterator<Item = &'a Instance> {
+        self.wanted().filter(|instance| self.is_old(instance) && !self.stops_first(instance))
     }
 
     /// How many may be on the move at a time: one budget for rollouts and drains.

@@ -45,21 +45,12 @@ pub(crate) fn begins(before: &Members<'_>, instance: &Instance) -> Option<Violat
             count,
         );
     }
-    let stopped = before.cluster.instances_of(before.service).filter(|i| awaits_taker(before, i)).count();
-    let limit = match move_of {
-        None => count,
-        Some(old) if evens_out(before, instance, old) => count + 1,
-        Some(_) => count + before.budget(),
+    let spare = match move_of {
+        Some(old) if evens_out(before, instance, old) => 1,
+        Some(_) | None => before.budget().min(before.replaced_later().count()),
     };
-    beyond(format!("{name}: {} replaces {:?}", instance.id, instance.replaces), wanted + stopped, limit)
-}
-
-/// On its way out, and its successor is to take what it leaves.
-fn awaits_taker(members: &Members<'_>, instance: &Instance) -> bool {
-    let rec = &members.entry.rec;
-    let placed = rec.spec_of(rec.release_to_place());
-    let brings = placed.disk.migrate && placed.kind == Kind::Service && !placed.is_stateful();
-    brings && instance.scratch.is_left() && !instance.is_over() && instance.actual != model::Actual::Lost
+    let there = wanted + before.still_leaving();
+    beyond(format!("{name}: {} replaces {:?}", instance.id, instance.replaces), there, count + spare)
 }
 
 /// How many wanted ones have somebody beside them who is to replace them.
@@ -84,11 +75,11 @@ pub(crate) fn evens(before: &Members<'_>, instance: &Instance, limit: usize) -> 
         let members = Members::of(before.cluster, ix, before.now, before.paused);
         complete && members.is_some_and(|members| replaced(&members) > 0)
     };
-    if replaced(before) > 0 {
+    if before.count_wanted() > before.entry.rec.count as usize {
         return beyond(format!("{name}: {} evens out beside another", instance.id), 2, 1);
     }
-    let services = before.cluster.services().filter(|one| under_way(*one)).count();
-    beyond("services that are evened out".to_owned(), services + 1, limit)
+    let others = before.cluster.services().filter(|(ix, _)| *ix != before.service);
+    beyond("services that are evened out".to_owned(), others.filter(|one| under_way(*one)).count() + 1, limit)
 }
 
 /// How one that is about to be told to go is replaced, and how many may be on the move then.

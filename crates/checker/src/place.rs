@@ -73,15 +73,20 @@ fn score<'a>(members: &Members<'a>, instance: &Instance, ix: NodeIx, node: &'a N
         other.node == ix && other.is_over() && broken && lately && other.release == instance.release
     };
     let avoided = members.cluster.instances_of(members.service).any(failed);
-    let replacement = moves_one(members, instance).is_some();
+    let replacement = is_replacement(members, instance);
     let goes = |other: &Instance| replacement && members.is_old(other) && !members.stops_first(other);
     let stay = members.wanted().filter(|other| other.node == ix && !goes(other)).count();
     (avoided, stay, utilisation(members.cluster, ix, node), &node.rec.id)
 }
 
-/// The one that this instance replaces, while that one is wanted, for the sake of a drain or a rollout.
-fn moves_one<'a>(members: &Members<'a>, instance: &Instance) -> Option<&'a Instance> {
-    members.replaces_wanted(instance).filter(|old| !evens_out(members, instance, old))
+/// It comes in the stead of one that is to go, for the sake of a drain or a rollout. What fills a gap does not.
+fn is_replacement(members: &Members<'_>, instance: &Instance) -> bool {
+    let spec = members.spec();
+    let surges = spec.kind == Kind::Service && !spec.is_stateful() && members.surges();
+    match members.replaces_wanted(instance) {
+        Some(old) => surges && !evens_out(members, instance, old),
+        None => surges && members.is_full() && !instance.scratch.takes(),
+    }
 }
 
 /// Placed to relieve the node of one that might stay where it is.
