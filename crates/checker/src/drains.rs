@@ -6,9 +6,6 @@ use model::{Cluster, DrainNode, DrainState, Ending, Instance, Intent, Kind, Node
 
 use crate::Violation;
 
-/// Nodes that drain at a time, as every coordinator here is told.
-const NODES_AT_ONCE: usize = 1;
-
 pub(crate) type Parts = BTreeMap<(u64, NodeId), DrainState>;
 
 pub(crate) fn parts(cluster: &Cluster) -> Parts {
@@ -54,7 +51,6 @@ pub(crate) fn nodes_are_in_one(cluster: &Cluster, found: &mut Vec<Violation>) {
 
 /// What one step made of the drains. `newest` is the highest epoch known before it.
 pub(crate) fn follow(before: &Parts, newest: u64, after: &Cluster, found: &mut Vec<Violation>) {
-    let mut begun = 0;
     for drain in after.drains() {
         for part in &drain.nodes {
             let known = before.get(&(drain.epoch, part.node.clone())).copied();
@@ -70,14 +66,19 @@ pub(crate) fn follow(before: &Parts, newest: u64, after: &Cluster, found: &mut V
                 (_, state) => now_is(after, part, state),
             };
             found.extend(what.map(|(invariant, what)| wrong(invariant, drain.epoch, part, what)));
-            let began = part.state == DrainState::Draining && known != Some(DrainState::Draining);
-            begun += usize::from(began);
         }
     }
-    let busy = after.nodes().filter(|(ix, _)| uses_a_slot(after, *ix)).count();
-    if begun > 0 && busy > NODES_AT_ONCE {
-        found.push(Violation::TooManyDraining { draining: busy, allowed: NODES_AT_ONCE });
-    }
+    nodes_are_in_one(after, found);
+}
+
+/// Its turn has come.
+pub(crate) fn began(known: Option<DrainState>, part: &DrainNode) -> bool {
+    part.state == DrainState::Draining && known != Some(DrainState::Draining)
+}
+
+/// The nodes that use a slot.
+pub(crate) fn busy(cluster: &Cluster) -> impl Iterator<Item = &NodeId> {
+    cluster.nodes().filter(|(ix, _)| uses_a_slot(cluster, *ix)).map(|(_, node)| &node.rec.id)
 }
 
 /// While drains pause no turn comes, and nothing is placed for a drain's sake.

@@ -9,11 +9,14 @@
 
 mod drains;
 mod feeds;
+mod members;
+mod moves;
 mod observer;
+mod place;
 mod state;
 mod violation;
 
 pub use drains::uses_a_slot;
-pub use observer::Observer;
+pub use observer::{Limits, Observer, Step};
 pub use state::{capacity_below_use, check};
 pub use violation::Violation;

@@ -3,54 +3,81 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Actual, Cluster, Desired, Health, Instance, InstanceId, Intent, Kind, NodeId, NodeIx, ProcessEpoch,
-    ServiceIx, ServiceName, Time,
+    Actual, Change, Cluster, Desired, Drain, Feed, FeedName, Health, Instance, InstanceId, Intent, Kind,
+    NodeId, Service, ServiceIx, Time, VolumeId,
 };
 
 use crate::{
     Violation,
     drains::{self, Parts},
+    members::Members,
+    moves, place,
 };
 
-/// What is remembered of an instance.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Known {
-    service: ServiceIx,
-    node: NodeIx,
-    release: u32,
-    slot: Option<u32>,
-    desired: Desired,
-    order: u32,
-    available: bool,
+/// How much may go on at a time, as the coordinator was told.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub nodes_at_once: usize,
+    pub balance_moves: usize,
+    pub maintainer_batch: usize,
 }
 
-/// Follows the states of one coordinator. `observe` is called after each of its steps: a step places
-/// last, so that a new instance is judged by the state that the step ends with.
+/// What is known of a step beside what it changed.
+pub struct Step<'a> {
+    pub now: Time,
+    /// Drains were to rest in it.
+    pub paused: bool,
+    /// The node has acknowledged which nodes are closed.
+    pub ready: &'a dyn Fn(&NodeId) -> bool,
+    /// The feed's maintainer says that it works.
+    pub at_work: &'a dyn Fn(&Feed) -> bool,
+}
+
+/// Follows one coordinator, change by change: a step decides several things, each by what the one before has
+/// left. What only holds once a step is through is judged by the state that it ends with.
 pub struct Observer {
-    instances: BTreeMap<InstanceId, Known>,
+    /// The state, made from the changes alone.
+    cluster: Cluster,
+    limits: Limits,
     /// Every id below was given out before, or skipped.
     next_id: InstanceId,
-    epochs: BTreeMap<NodeId, ProcessEpoch>,
-    releases: BTreeMap<ServiceName, (Time, u32)>,
     /// Stopped at an operator's wish: availability may fall by these.
     asked: BTreeSet<InstanceId>,
     drains: Parts,
     drain_epoch: u64,
+    /// Nodes that gave their slot back to the drains that wait: with a blocker gone, they need none again.
+    gave_back: BTreeSet<NodeId>,
+}
+
+/// What one step did.
+#[derive(Default)]
+struct Done {
+    placed: Vec<InstanceId>,
+    /// Told to go while they were available.
+    retired: Vec<InstanceId>,
+    volumes: BTreeSet<VolumeId>,
+    handed_over: Vec<FeedName>,
+    handed_over_late: Vec<FeedName>,
 }
 
 impl Observer {
-    pub fn new(cluster: &Cluster) -> Observer {
-        let mut observer = Observer {
-            instances: BTreeMap::new(),
-            next_id: InstanceId(cluster.meta().instance_ids_reserved),
-            epochs: BTreeMap::new(),
-            releases: BTreeMap::new(),
+    pub fn new(cluster: &Cluster, limits: Limits) -> Observer {
+        let last = cluster.instances().map(|instance| instance.id.0 + 1).max().unwrap_or(0);
+        let busy: Vec<NodeId> = drains::busy(cluster).cloned().collect();
+        Observer {
+            next_id: InstanceId(cluster.meta().instance_ids_reserved.max(last)),
             asked: BTreeSet::new(),
-            drains: Parts::new(),
-            drain_epoch: 0,
-        };
-        observer.remember(cluster);
-        observer
+            drains: drains::parts(cluster),
+            drain_epoch: cluster.meta().drain_epoch,
+            // Which of them was there first is in no record.
+            gave_back: if busy.len() > limits.nodes_at_once {
+                busy.into_iter().collect()
+            } else {
+                BTreeSet::new()
+            },
+            cluster: cluster.clone(),
+            limits,
+        }
     }
 
     /// An operator asked for this instance to be stopped.
@@ -58,142 +85,160 @@ impl Observer {
         self.asked.insert(id);
     }
 
-    /// Compares with the state seen last, and remembers this one. `paused`: drains were to rest in the
-    /// step between them.
-    pub fn observe(&mut self, after: &Cluster, paused: bool) -> Vec<Violation> {
-        let mut found = Vec::new();
-        for instance in after.instances() {
-            match self.instances.get(&instance.id) {
-                None => self.placed(after, instance, &mut found),
-                Some(known) => changed(known, instance, &mut found),
-            }
+    /// Takes the changes of one step, in order.
+    pub fn follow(&mut self, changes: &[Change], step: &Step<'_>) -> Vec<Violation> {
+        let (mut found, mut done) = (Vec::new(), Done::default());
+        if changes.is_empty() {
+            return found;
         }
-        self.volumes_are_free(after, &mut found);
-        self.no_more_than_count_and_surge(after, &mut found);
-        self.availability_holds(after, &mut found);
-        self.epochs_rise(after, &mut found);
-        self.releases_rise(after, &mut found);
-        drains::follow(&self.drains, self.drain_epoch, after, &mut found);
-        if paused {
-            let placed = after.instances().filter(|instance| !self.instances.contains_key(&instance.id));
-            drains::rest(&self.drains, after, placed, &mut found);
+        for change in changes {
+            self.look_at(change, step, &mut done, &mut found);
         }
-        self.remember(after);
+        self.step_is_over(step, &done, &mut found);
         found
     }
 
-    fn remember(&mut self, cluster: &Cluster) {
-        self.instances = cluster
-            .instances()
-            .map(|instance| {
-                let known = Known {
-                    service: instance.service,
-                    node: instance.node,
-                    release: instance.release,
-                    slot: instance.slot,
-                    desired: instance.desired,
-                    order: instance.order,
-                    available: instance.is_available(),
-                };
-                (instance.id, known)
-            })
-            .collect();
-        if let Some((last, _)) = self.instances.last_key_value() {
-            self.next_id = self.next_id.max(InstanceId(last.0 + 1));
+    fn look_at(&mut self, change: &Change, step: &Step<'_>, done: &mut Done, found: &mut Vec<Violation>) {
+        if let Change::Instance(instance) = change {
+            return self.instance(instance, step, done, found);
         }
-        self.drains = drains::parts(cluster);
-        self.drain_epoch = self.drain_epoch.max(cluster.meta().drain_epoch);
-        for (_, node) in cluster.nodes() {
-            self.epochs.insert(node.rec.id.clone(), node.rec.process_epoch);
+        if let Change::Node(node) = change {
+            let before = self.cluster.node_by_id(node.id.as_str()).map(|old| old.rec.process_epoch);
+            let to = node.process_epoch;
+            if let Some(from) = before.filter(|from| *from > to) {
+                found.push(Violation::EpochWentBack { node: node.id.clone(), from, to });
+            }
         }
-        self.releases = cluster
-            .services()
-            .map(|(_, entry)| (entry.rec.name.clone(), (entry.rec.created_at, entry.rec.release)))
-            .collect();
+        if let Change::Service(service) = change {
+            found.extend(self.release_went_back(service));
+        }
+        if let Change::Volume(volume) = change
+            && self.cluster.volume(volume.id.as_str()).is_none()
+        {
+            done.volumes.insert(volume.id.clone());
+        }
+        if let Change::Feed(feed) = change {
+            found.extend(place::maintainer_is_least_loaded(&self.cluster, feed, step));
+            match moves::hands_over(&self.cluster, feed) {
+                Some(true) => done.handed_over_late.push(feed.name.clone()),
+                Some(false) => done.handed_over.push(feed.name.clone()),
+                None => {}
+            }
+        }
+        self.cluster.apply(change);
+        if let Change::Drain(drain) = change {
+            self.turn_comes(drain, found);
+        }
     }
 
-    fn placed(&self, after: &Cluster, instance: &Instance, found: &mut Vec<Violation>) {
-        if instance.id < self.next_id {
-            found.push(Violation::IdReused { instance: instance.id });
+    /// When a node's turn comes, there is a slot for it.
+    fn turn_comes(&self, drain: &Drain, found: &mut Vec<Violation>) {
+        let known = |node: &NodeId| self.drains.get(&(drain.epoch, node.clone())).copied();
+        let began = drain.nodes.iter().any(|part| drains::began(known(&part.node), part));
+        let busy = drains::busy(&self.cluster).count();
+        let allowed = self.limits.nodes_at_once;
+        if began && busy > allowed {
+            found.push(Violation::TooManyDraining { draining: busy, allowed });
         }
-        let node = after.node(instance.node);
-        let constraints = after.service(instance.service).map(|entry| {
-            let spec = entry.rec.spec_of(instance.release);
-            node.rec.satisfies(&spec.constraints)
-        });
-        let why = match (node.rec.health, node.rec.intent) {
-            _ if !node.rec.roles.worker => Some("is no worker"),
-            _ if node.rec.foreign => Some("belongs to another cluster"),
-            (Health::Offline, _) => Some("is offline"),
-            (Health::Degraded(_), _) => Some("is degraded"),
-            (Health::Up, Intent::Drained | Intent::Stopping | Intent::Disabled) => Some("is closed"),
-            (Health::Up, Intent::Active) if node.drain.is_some() => Some("is in a drain"),
-            (Health::Up, Intent::Active) if constraints == Some(false) => Some("lacks its labels"),
-            (Health::Up, Intent::Active) => None,
+    }
+
+    fn release_went_back(&self, service: &Service) -> Option<Violation> {
+        let before = self.cluster.service_by_name(service.name.as_str()).map(|entry| &entry.rec);
+        // A service of the same name that was created anew begins anew.
+        let (from, to) =
+            (before.filter(|old| old.created_at == service.created_at)?.release, service.release);
+        (from > to).then(|| Violation::ReleaseWentBack { service: service.name.clone(), from, to })
+    }
+
+    fn instance(
+        &mut self,
+        instance: &Instance,
+        step: &Step<'_>,
+        done: &mut Done,
+        found: &mut Vec<Violation>,
+    ) {
+        let change = Change::Instance(instance.clone());
+        let members = Members::of(&self.cluster, instance.service, step.now, step.paused);
+        let Some(known) = self.cluster.instance(instance.id).cloned() else {
+            if let Some(members) = &members {
+                found.extend(place::is_least_loaded(members, instance, &done.volumes));
+                found.extend(moves::begins(members, instance));
+                found.extend(moves::evens(members, instance, self.limits.balance_moves));
+            }
+            if instance.id < self.next_id {
+                found.push(Violation::IdReused { instance: instance.id });
+            }
+            self.next_id = self.next_id.max(InstanceId(instance.id.0 + 1));
+            self.cluster.apply(&change);
+            placed(&self.cluster, instance, found);
+            volume_is_free(&self.cluster, instance, found);
+            done.placed.push(instance.id);
+            return;
         };
-        if let Some(why) = why {
-            let node = node.rec.id.clone();
-            found.push(Violation::PlacedWhereItMayNot { node, instance: instance.id, why });
+        changed(&known, instance, found);
+        let told_to_go = known.desired == Desired::Running && instance.desired != Desired::Running;
+        let wanted = known.is_wanted() && instance.actual == known.actual;
+        if known.is_available() && told_to_go {
+            done.retired.push(instance.id);
         }
-        let (used, capacity) = (node.used.memory, node.rec.capacity.memory);
-        if !instance.is_over() && used > capacity {
-            let node = node.rec.id.clone();
-            found.push(Violation::OverCapacity { node, instance: instance.id, used, capacity });
+        if told_to_go && wanted && !self.asked.contains(&instance.id) {
+            let how = members.as_ref().and_then(|members| moves::leaves(members, &known));
+            self.cluster.apply(&change);
+            let after = Members::of(&self.cluster, instance.service, step.now, step.paused);
+            if let (Some(how), Some(after)) = (how, after) {
+                found.extend(moves::left(&after, &known, how));
+            }
+            return;
         }
+        self.cluster.apply(&change);
     }
 
-    /// Nothing is placed on a volume whose last user is not known to have stopped.
-    fn volumes_are_free(&self, after: &Cluster, found: &mut Vec<Violation>) {
-        for instance in after.instances().filter(|instance| !self.instances.contains_key(&instance.id)) {
-            let Some(entry) = after.service(instance.service) else { continue };
-            let Some(slot) = instance.slot.filter(|_| entry.rec.spec().is_stateful()) else { continue };
-            let mut others = after
-                .instances_of(instance.service)
-                .filter(|other| other.id != instance.id && other.slot == Some(slot) && !other.is_over());
-            if let Some(one) = others.next() {
-                let (service, one, other) = (entry.rec.name.clone(), one.id, instance.id);
-                found.push(Violation::SlotTwice { service, slot, one, other });
-            }
+    fn step_is_over(&mut self, step: &Step<'_>, done: &Done, found: &mut Vec<Violation>) {
+        self.availability_holds(&done.retired, found);
+        let placed = done.placed.iter().filter_map(|id| self.cluster.instance(*id));
+        drains::follow(&self.drains, self.drain_epoch, &self.cluster, found);
+        if step.paused {
+            drains::rest(&self.drains, &self.cluster, placed, found);
         }
+        let batch = self.limits.maintainer_batch;
+        found.extend(moves::hand_overs(
+            &self.cluster,
+            &done.handed_over,
+            &done.handed_over_late,
+            batch,
+            step,
+        ));
+        self.slots_hold(found);
+        self.drains = drains::parts(&self.cluster);
+        self.drain_epoch = self.drain_epoch.max(self.cluster.meta().drain_epoch);
     }
 
-    /// Nothing is placed beyond the count and its surge. Having more is no mistake: a count that is
-    /// lowered in the middle of a rollout takes effect as that goes on.
-    fn no_more_than_count_and_surge(&self, after: &Cluster, found: &mut Vec<Violation>) {
-        let placed = after.instances().filter(|instance| !self.instances.contains_key(&instance.id));
-        let placed: BTreeMap<ServiceIx, InstanceId> =
-            placed.map(|instance| (instance.service, instance.id)).collect();
-        for (ix, instance) in placed {
-            let Some(entry) = after.service(ix).filter(|entry| !entry.rec.removed) else { continue };
-            let (service, count, spec) = (entry.rec.name.clone(), entry.rec.count, entry.rec.spec());
-            if spec.kind == Kind::System {
-                continue;
-            }
-            let surge = spec.update.surge && spec.migrate.surge && !spec.has_slots();
-            let extra = if surge { spec.update.max_parallel.max(spec.migrate.max_parallel) } else { 0 };
-            let allowed = (count + extra) as usize;
-            let wanted = after.instances_of(ix).filter(|instance| instance.is_wanted()).count();
-            if wanted > allowed {
-                found.push(Violation::TooMany { service: service.clone(), wanted, allowed });
-            }
-            let may_run = |i: &&Instance| !i.is_over() && i.actual != Actual::Lost;
-            let there = after.instances_of(ix).filter(may_run).count();
-            if !surge && !spec.has_slots() && there > count as usize {
-                found.push(Violation::PlacedTooEarly { service, instance, there, count });
-            }
+    /// At most so many nodes drain, whatever happens while they do. One that had nothing but blockers left has
+    /// given its slot away and may go on beside the next when a person has removed them.
+    fn slots_hold(&mut self, found: &mut Vec<Violation>) {
+        let busy: BTreeSet<&NodeId> = drains::busy(&self.cluster).collect();
+        let draining =
+            self.cluster.nodes().filter(|(_, node)| node.is_draining()).map(|(_, node)| &node.rec.id);
+        let draining: BTreeSet<&NodeId> = draining.collect();
+        self.gave_back.retain(|node| draining.contains(node));
+        self.gave_back.extend(draining.difference(&busy).map(|node| (*node).clone()));
+        let held = busy.iter().filter(|node| !self.gave_back.contains(**node)).count();
+        let allowed = self.limits.nodes_at_once;
+        if held > allowed {
+            found.push(Violation::TooManyDraining { draining: held, allowed });
         }
     }
 
     /// With surge nothing that is available is retired while fewer than the count would be left.
-    fn availability_holds(&self, after: &Cluster, found: &mut Vec<Violation>) {
+    fn availability_holds(&self, retired: &[InstanceId], found: &mut Vec<Violation>) {
         let mut left: BTreeMap<ServiceIx, usize> = BTreeMap::new();
-        for (id, known) in self.instances.iter().filter(|(_, known)| known.available) {
-            let Some(instance) = after.instance(*id) else { continue };
-            let Some(entry) = after.service(known.service) else { continue };
+        for id in retired {
+            let Some(instance) = self.cluster.instance(*id) else { continue };
+            let Some(entry) = self.cluster.service(instance.service) else { continue };
             let (rec, spec) = (&entry.rec, entry.rec.spec());
             let surge = spec.update.surge && spec.migrate.surge;
             let spared = rec.removed || !surge || spec.has_slots() || spec.kind == Kind::System;
-            let entry = after.node(instance.node);
+            let entry = self.cluster.node(instance.node);
             // What brings its scratch data along stops before its successor starts.
             let spared = spared || rec.spec_of(instance.release).disk.migrate && entry.is_closed();
             let (node, late) = (&entry.rec, entry.drain.as_ref().is_some_and(|drain| drain.deadline_reached));
@@ -201,11 +246,11 @@ impl Observer {
                 late || node.intent == Intent::Disabled || node.is_offline() || self.asked.contains(id);
             // One that ceased to be available by itself in the same step was not lowered by us.
             let by_itself = instance.actual != Actual::Ready;
-            if instance.desired == Desired::Running || spared || forced || by_itself {
+            if spared || forced || by_itself {
                 continue;
             }
-            let left = *left.entry(known.service).or_insert_with(|| {
-                after.instances_of(known.service).filter(|instance| instance.is_available()).count()
+            let left = *left.entry(instance.service).or_insert_with(|| {
+                self.cluster.instances_of(instance.service).filter(|other| other.is_available()).count()
             });
             if left < rec.count as usize {
                 let (service, count) = (rec.name.clone(), rec.count);
@@ -214,28 +259,67 @@ impl Observer {
         }
     }
 
-    fn epochs_rise(&self, after: &Cluster, found: &mut Vec<Violation>) {
-        for (_, node) in after.nodes() {
-            let to = node.rec.process_epoch;
-            if let Some(from) = self.epochs.get(&node.rec.id).copied().filter(|from| *from > to) {
-                found.push(Violation::EpochWentBack { node: node.rec.id.clone(), from, to });
-            }
-        }
-    }
-
-    fn releases_rise(&self, after: &Cluster, found: &mut Vec<Violation>) {
-        for (_, entry) in after.services() {
-            let (rec, to) = (&entry.rec, entry.rec.release);
-            // A service of the same name that was created anew begins anew.
-            let Some((created, from)) = self.releases.get(&rec.name).copied() else { continue };
-            if created == rec.created_at && from > to {
-                found.push(Violation::ReleaseWentBack { service: rec.name.clone(), from, to });
-            }
-        }
+    /// What the coordinator holds is what its changes made: nothing else touches the state.
+    pub fn disagrees(&self, with: &Cluster) -> Option<Violation> {
+        let what = if !self.cluster.instances().eq(with.instances()) {
+            "the instances"
+        } else if !self.cluster.nodes().map(|(_, node)| &node.rec).eq(with.nodes().map(|(_, node)| &node.rec))
+        {
+            "the nodes"
+        } else if !self.cluster.services().map(|(_, e)| &e.rec).eq(with.services().map(|(_, e)| &e.rec)) {
+            "the services"
+        } else if !self.cluster.drains().eq(with.drains()) {
+            "the drains"
+        } else if !self.cluster.feeds().eq(with.feeds()) {
+            "the feeds"
+        } else {
+            return None;
+        };
+        Some(Violation::IndexDisagrees { what: format!("{what} are not what the changes made") })
     }
 }
 
-fn changed(known: &Known, instance: &Instance, found: &mut Vec<Violation>) {
+fn placed(after: &Cluster, instance: &Instance, found: &mut Vec<Violation>) {
+    let node = after.node(instance.node);
+    let constraints = after.service(instance.service).map(|entry| {
+        let spec = entry.rec.spec_of(instance.release);
+        node.rec.satisfies(&spec.constraints)
+    });
+    let why = match (node.rec.health, node.rec.intent) {
+        _ if !node.rec.roles.worker => Some("is no worker"),
+        _ if node.rec.foreign => Some("belongs to another cluster"),
+        (Health::Offline, _) => Some("is offline"),
+        (Health::Degraded(_), _) => Some("is degraded"),
+        (Health::Up, Intent::Drained | Intent::Stopping | Intent::Disabled) => Some("is closed"),
+        (Health::Up, Intent::Active) if node.drain.is_some() => Some("is in a drain"),
+        (Health::Up, Intent::Active) if constraints == Some(false) => Some("lacks its labels"),
+        (Health::Up, Intent::Active) => None,
+    };
+    if let Some(why) = why {
+        let node = node.rec.id.clone();
+        found.push(Violation::PlacedWhereItMayNot { node, instance: instance.id, why });
+    }
+    let (used, capacity) = (node.used.memory, node.rec.capacity.memory);
+    if !instance.is_over() && used > capacity {
+        let node = node.rec.id.clone();
+        found.push(Violation::OverCapacity { node, instance: instance.id, used, capacity });
+    }
+}
+
+/// Nothing is placed on a volume whose last user is not known to have stopped.
+fn volume_is_free(after: &Cluster, instance: &Instance, found: &mut Vec<Violation>) {
+    let Some(entry) = after.service(instance.service) else { return };
+    let Some(slot) = instance.slot.filter(|_| entry.rec.spec().is_stateful()) else { return };
+    let mut others = after
+        .instances_of(instance.service)
+        .filter(|other| other.id != instance.id && other.slot == Some(slot) && !other.is_over());
+    if let Some(one) = others.next() {
+        let (service, one, other) = (entry.rec.name.clone(), one.id, instance.id);
+        found.push(Violation::SlotTwice { service, slot, one, other });
+    }
+}
+
+fn changed(known: &Instance, instance: &Instance, found: &mut Vec<Violation>) {
     let id = instance.id;
     let stays = (known.service, known.node, known.release, known.slot)
         == (instance.service, instance.node, instance.release, instance.slot);

@@ -20,10 +20,10 @@ pub enum Violation {
     AwayFromHome { instance: InstanceId, node: NodeId, volume: VolumeId, home: NodeId },
     /// An instance that is not over runs a release whose specification is gone.
     SpecificationGone { service: ServiceName, instance: InstanceId, release: u32 },
-    /// More instances are wanted than the count and its surge allow.
-    TooMany { service: ServiceName, wanted: usize, allowed: usize },
-    /// Placed while as many as the count are not known to have stopped; none of them may run twice.
-    PlacedTooEarly { service: ServiceName, instance: InstanceId, there: usize, count: u32 },
+    /// More is on the move than its limit allows.
+    TooManyMoves { what: String, in_flight: usize, limit: usize },
+    /// Another node that might have been chosen has less to do; `scores` of both, the chosen first.
+    NotLeastLoaded { what: String, node: NodeId, better: NodeId, scores: String },
     /// What an instance replaces is younger than itself, or it replaces itself.
     ReplacesLater { instance: InstanceId, replaces: InstanceId },
     /// Two instances take over the scratch data of one.
@@ -60,9 +60,9 @@ impl Violation {
             Violation::TooManyDraining { .. } => 2,
             Violation::Feed { .. } => 3,
             Violation::Drain { invariant, .. } => *invariant,
-            Violation::TooMany { .. } => 5,
+            Violation::TooManyMoves { .. } => 5,
+            Violation::NotLeastLoaded { .. } => 8,
             Violation::SlotTwice { .. }
-            | Violation::PlacedTooEarly { .. }
             | Violation::AwayFromHome { .. }
             | Violation::SpecificationGone { .. }
             | Violation::ReplacesLater { .. }
@@ -101,11 +101,11 @@ impl fmt::Display for Violation {
             Violation::SpecificationGone { service, instance, release } => {
                 write!(f, "{instance} runs release {release} of {service}, which is not kept")
             }
-            Violation::TooMany { service, wanted, allowed } => {
-                write!(f, "{wanted} instances of {service} are wanted, {allowed} at most are allowed")
+            Violation::TooManyMoves { what, in_flight, limit } => {
+                write!(f, "{what}: {in_flight} are on the move, {limit} at most may be")
             }
-            Violation::PlacedTooEarly { service, instance, there, count } => {
-                write!(f, "{instance} of {service} was placed, and {there} of {count} may still run")
+            Violation::NotLeastLoaded { what, node, better, scores } => {
+                write!(f, "{what} went to {node}, and {better} has less to do: {scores}")
             }
             Violation::ReplacesLater { instance, replaces } => {
                 write!(f, "{instance} replaces {replaces}, which is not older")

@@ -4,9 +4,9 @@
 //! replacement of one where most are; the planner of services lets the old one go once the new one has
 //! proven itself. Only a difference of two or more counts, so that nothing ever moves back.
 
-use model::{Change, Cluster, Instance, InstanceId, Kind, NodeIx, RolloutState, ServiceIx, Txn};
+use model::{Change, Cluster, Instance, InstanceId, Kind, NodeIx, RolloutState, ServiceIx, Time, Txn};
 
-use crate::{Ids, Placer};
+use crate::{Ids, Placer, reconcile::failures};
 
 /// Below this difference between two nodes a move would only turn it around.
 const DIFFERENCE_MIN: u32 = 2;
@@ -45,7 +45,7 @@ pub fn start(txn: &mut Txn<'_>, ids: &mut Ids, how_many: usize) -> usize {
         if started == how_many {
             break;
         }
-        let Some((victim, to)) = wanted_move(txn, service) else { continue };
+        let Some((victim, to)) = wanted_move(txn, service, txn.now()) else { continue };
         let Some(entry) = txn.service(service) else { continue };
         let (release, spec) = (entry.rec.release, entry.rec.spec().clone());
         let id = ids.take(txn);
@@ -58,7 +58,7 @@ pub fn start(txn: &mut Txn<'_>, ids: &mut Ids, how_many: usize) -> usize {
 }
 
 /// From where most are to where the planner would put one more, if that evens things out.
-fn wanted_move(cluster: &Cluster, service: ServiceIx) -> Option<(InstanceId, NodeIx)> {
+fn wanted_move(cluster: &Cluster, service: ServiceIx, now: Time) -> Option<(InstanceId, NodeIx)> {
     let entry = cluster.service(service)?;
     let spec = entry.rec.spec();
     let may = spec.kind == Kind::Service
@@ -79,8 +79,10 @@ fn wanted_move(cluster: &Cluster, service: ServiceIx) -> Option<(InstanceId, Nod
     if !may || !steady {
         return None;
     }
+    // Not where it has just failed: it would come back, and be moved there again.
+    let avoid = failures(entry, now, entry.rec.release, None).map(|(_, node, _)| node).collect();
     let none = std::iter::empty();
-    let to = Placer::new(cluster, service, spec.clone(), Default::default(), none, 1).next(cluster).ok()?;
+    let to = Placer::new(cluster, service, spec.clone(), avoid, none, 1).next(cluster).ok()?;
     let on = |node: NodeIx| entry.on.get(&node).copied().unwrap_or(0);
     let most = entry.on.values().copied().max()?;
     if most < on(to) + DIFFERENCE_MIN {

@@ -262,16 +262,22 @@ impl Plan<'_, '_> {
         }
     }
 
-    /// Places up to `how_many` instances of a release; stops at the first that finds no place.
-    pub fn place(&mut self, release: u32, how_many: usize, replaces: &[InstanceId]) -> Result<(), NotPlaced> {
+    /// Places up to `how_many` instances of a release; stops at the first that finds no place. `leaving` are
+    /// the nodes of those that are to be replaced, be it by these or by others that are on their way.
+    pub fn place(
+        &mut self,
+        release: u32,
+        how_many: usize,
+        replaces: &[InstanceId],
+        leaving: &[NodeIx],
+    ) -> Result<(), NotPlaced> {
         if how_many == 0 {
             return Ok(());
         }
         self.backoff(release, None)?;
         let spec = self.service_rec().spec_of(release).clone();
         let avoid = self.failed_lately(release);
-        let replaced = replaces.iter().filter_map(|id| self.txn.instance(*id));
-        let leaving = replaced.filter(|instance| instance.is_wanted()).map(|instance| instance.node);
+        let leaving = leaving.iter().copied();
         let mut placer = Placer::new(self.txn, self.service, spec.clone(), avoid, leaving, how_many);
         for nth in 0..how_many {
             let node = placer.next(self.txn).map_err(NotPlaced::Wait)?;
@@ -327,18 +333,8 @@ impl Plan<'_, '_> {
         Ok(())
     }
 
-    /// Instances of a release that failed lately, newest last; of one slot only, if given.
     fn failures(&self, release: u32, slot: Option<u32>) -> impl Iterator<Item = (Time, NodeIx, Code)> {
-        self.unsettled().filter_map(move |instance| {
-            let ended = instance.ended_at?;
-            let failed = instance.actual == Actual::Failed || instance.reason == Some(Code::Unhealthy);
-            let counts = instance.is_over()
-                && failed
-                && instance.release == release
-                && (slot.is_none() || instance.slot == slot)
-                && self.now.since(ended) < FAILURE_WINDOW;
-            counts.then_some((ended, instance.node, instance.reason.unwrap_or(Code::CrashLooping)))
-        })
+        failures(self.service_entry(), self.now, release, slot)
     }
 
     fn failed_lately(&self, release: u32) -> BTreeSet<NodeIx> {
@@ -411,6 +407,25 @@ impl Plan<'_, '_> {
             Some(_) | None => leave,
         }
     }
+}
+
+/// Instances of a release that failed lately; of one slot only, if given.
+pub(crate) fn failures(
+    entry: &ServiceEntry,
+    now: Time,
+    release: u32,
+    slot: Option<u32>,
+) -> impl Iterator<Item = (Time, NodeIx, Code)> {
+    entry.unsettled().filter_map(move |instance| {
+        let ended = instance.ended_at?;
+        let failed = instance.actual == Actual::Failed || instance.reason == Some(Code::Unhealthy);
+        let counts = instance.is_over()
+            && failed
+            && instance.release == release
+            && (slot.is_none() || instance.slot == slot)
+            && now.since(ended) < FAILURE_WINDOW;
+        counts.then_some((ended, instance.node, instance.reason.unwrap_or(Code::CrashLooping)))
+    })
 }
 
 /// Ready, and for as long as its specification asks.

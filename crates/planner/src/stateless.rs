@@ -5,7 +5,7 @@
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use model::{Actual, Code, Instance, InstanceId, Millis, RolloutState};
+use model::{Actual, Code, Instance, InstanceId, Millis, NodeIx, RolloutState};
 
 use crate::{
     balance::relieves,
@@ -311,19 +311,19 @@ fn fill(plan: &mut Plan<'_, '_>) -> Option<Code> {
         // One that is on its way out still runs: its place is free when its node says so.
         let missing = count.saturating_sub(total + leaving(plan));
         let left = scratch::to_be_taken(plan, missing);
-        return placed(plan, release, missing, &left);
+        return placed(plan, release, missing, &left, &[]);
     }
     // What was left is taken even while a rollout has more than the count.
     let still_leaving = scratch::still_leaving(plan);
     let lacks = scratch::places_free(plan.cluster(), plan.service).saturating_sub(still_leaving);
     let left = scratch::to_be_taken(plan, lacks);
-    let code = placed(plan, release, left.len(), &left);
+    let code = placed(plan, release, left.len(), &left, &[]);
     if code.is_some() {
         return code;
     }
     total += left.len() + still_leaving;
     let missing = count.saturating_sub(total);
-    let code = placed(plan, release, missing, &[]);
+    let code = placed(plan, release, missing, &[], &[]);
     if code.is_some() || count == 0 || old.is_empty() {
         return code;
     }
@@ -339,11 +339,20 @@ fn fill(plan: &mut Plan<'_, '_>) -> Option<Code> {
         return Some(Code::ReplacementUnhealthy);
     }
     let replaced: Vec<InstanceId> = replaced.into_iter().map(|member| member.id).collect();
-    placed(plan, release, more, &replaced)
+    // Those whose replacement is on its way will be gone as well when it matters.
+    let leaving = old.iter().filter_map(|member| Some(plan.cluster().instance(member.id)?.node));
+    let leaving: Vec<NodeIx> = leaving.collect();
+    placed(plan, release, more, &replaced, &leaving)
 }
 
-fn placed(plan: &mut Plan<'_, '_>, release: u32, how_many: usize, replaces: &[InstanceId]) -> Option<Code> {
-    match plan.place(release, how_many, replaces) {
+fn placed(
+    plan: &mut Plan<'_, '_>,
+    release: u32,
+    how_many: usize,
+    replaces: &[InstanceId],
+    leaving: &[NodeIx],
+) -> Option<Code> {
+    match plan.place(release, how_many, replaces, leaving) {
         Ok(()) => None,
         Err(why) => plan.explain(why, how_many),
     }

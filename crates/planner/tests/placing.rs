@@ -3,7 +3,7 @@
 mod world;
 
 use expect_test::expect;
-use model::{Code, Health, Intent, Millis};
+use model::{Actual, Code, Health, Intent, Millis};
 use world::{MIB, World, file};
 
 #[test]
@@ -158,4 +158,49 @@ fn bulk_placing_puts_instances_exactly_where_one_by_one_does() {
         world.show()
     };
     assert_eq!(place(true), place(false));
+}
+
+#[test]
+fn a_replacement_is_not_kept_from_a_node_by_one_that_another_is_about_to_replace() {
+    let mut world = World::with_nodes(2);
+    let mut web = file("web");
+    world.apply(&web, 2);
+    world.let_it_run();
+    let mut big = file("big");
+    big.memory = "256MiB".into();
+    world.apply(&big, 1);
+    world.let_it_run();
+    web.env.insert("MARK".into(), "2".into());
+    world.apply(&web, 2);
+    world.plan();
+    // The first of the new release is on n2, in the stead of that on n1; then the old one on n2 fails.
+    let old = world.wanted("web").into_iter().find(|i| i.release == 1 && on(&world, i) == "n2").unwrap();
+    let now = world.now;
+    world.set(old.id, |i| (i.actual, i.ended_at) = (Actual::Failed, Some(now)));
+    world.plan();
+    let new: Vec<String> =
+        world.wanted("web").iter().filter(|i| i.release == 2).map(|i| on(&world, i)).collect();
+    assert_eq!(new, ["n2", "n1"], "n1 will have none when both have come");
+}
+
+#[test]
+fn nothing_is_moved_for_balance_to_where_it_has_just_failed() {
+    let mut world = World::with_nodes(2);
+    world.change_node("n1", |node| node.intent = Intent::Disabled);
+    world.apply(&file("web"), 4);
+    world.let_it_run();
+    world.change_node("n1", |node| node.intent = Intent::Active);
+    assert_eq!(world.balance(2), 1);
+    let moved = world.wanted("web").pop().unwrap();
+    assert_eq!(on(&world, &moved), "n1");
+    let now = world.now;
+    world.set(moved.id, |i| (i.actual, i.ended_at) = (Actual::Failed, Some(now)));
+    world.plan();
+    assert_eq!(world.balance(2), 0, "it would fail there again");
+    world.now = now + Millis::secs(601);
+    assert_eq!(world.balance(2), 1, "and is tried again once that is forgiven");
+}
+
+fn on(world: &World, instance: &model::Instance) -> String {
+    world.cluster.node(instance.node).rec.id.to_string()
 }

@@ -1,10 +1,10 @@
 //! Candidates: campaigning, loading, being in office, and losing it without noticing at once.
 
-use checker::Observer;
-use model::{Cluster, Code, InstanceId, Term, Time};
+use checker::{Observer, Step};
+use model::{Cluster, Code, Feed, InstanceId, NodeId, Term, Time};
 use protocol::{
     coordinator::{self, Asked, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored},
-    message::{DownBody, Refusal},
+    message::{DownBody, Refusal, feed::Phase},
 };
 
 use crate::{
@@ -103,6 +103,27 @@ pub struct Tenure {
     blind_for: u64,
     /// What was ordered on which connection: sending it again is seen by this.
     ordered: std::collections::BTreeSet<(ConnId, InstanceId, u32)>,
+}
+
+impl Tenure {
+    /// What the last step changed, seen by the checker.
+    fn watch(&mut self, now: Time, paused: bool) -> Vec<checker::Violation> {
+        let changes = self.coordinator.take_journal();
+        let coordinator = &self.coordinator;
+        let at_work = |feed: &Feed| {
+            let report = coordinator.feed_seen(&feed.name).and_then(|seen| seen.report.as_ref());
+            report.is_some_and(|report| {
+                report.epoch == feed.epoch && matches!(report.phase, Phase::Working | Phase::Cleaned)
+            })
+        };
+        let ready = |node: &NodeId| coordinator.knows_roster(node);
+        self.observer.follow(&changes, &Step { now, paused, ready: &ready, at_work: &at_work })
+    }
+
+    /// The checker's own state is the coordinator's.
+    pub fn disagrees(&self) -> Option<checker::Violation> {
+        self.observer.disagrees(self.coordinator.cluster())
+    }
 }
 
 impl Candidate {
@@ -342,7 +363,7 @@ impl World {
         }
         let candidate = self.machines[machine].id.to_string();
         let api = format!("{candidate}:7070");
-        let observer = Observer::new(&cluster);
+        let observer = Observer::new(&cluster, self.swarm.limits.of_checker());
         let start = Start {
             cluster,
             head,
@@ -351,10 +372,10 @@ impl World {
             random,
             candidate,
             api,
-            drain: Default::default(),
-            feeds: Default::default(),
+            drain: self.swarm.limits.drain(),
+            feeds: self.swarm.limits.feeds(),
         };
-        let (coordinator, outputs) = Coordinator::new(start, now);
+        let (coordinator, outputs) = Coordinator::watched(start, now);
         let ordered = std::collections::BTreeSet::new();
         let blind_for = match self.rng.below(10) {
             0..5 => 0,
@@ -404,7 +425,7 @@ impl World {
         let Some(tenure) = self.tenure_mut(machine) else { return };
         let outputs = tenure.coordinator.handle(now, input);
         let paused = tenure.coordinator.drains_paused(now).map(|paused| paused.code);
-        let found = tenure.observer.observe(tenure.coordinator.cluster(), paused.is_some());
+        let found = tenure.watch(now, paused.is_some());
         let drains = tenure.coordinator.cluster().drains().any(|drain| drain.is_unfinished());
         match paused.filter(|_| drains) {
             Some(Code::CaretakerLeads) => self.cover.hit("drains paused under a caretaker"),

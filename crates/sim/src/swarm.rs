@@ -2,7 +2,10 @@
 //! time, differently combined, reach further than all of them always.
 
 use model::Millis;
-use protocol::Timing;
+use protocol::{
+    Timing,
+    coordinator::{DrainLimits, FeedLimits},
+};
 
 use crate::rng::Rng;
 
@@ -30,6 +33,64 @@ pub struct Swarm {
     pub store: StoreFaults,
     pub process: ProcessFaults,
     pub kinds: Vec<FaultKind>,
+    pub limits: MoveLimits,
+}
+
+/// How much may be on the move at a time; small, so that the limits are met.
+#[derive(Clone, Copy, Debug)]
+pub struct MoveLimits {
+    pub nodes_at_once: u32,
+    pub balance_moves: u32,
+    pub maintainer_batch: u32,
+    pub moves_per_node: u32,
+    pub moves_total: u32,
+}
+
+impl Default for MoveLimits {
+    fn default() -> MoveLimits {
+        let (drain, feeds) = (DrainLimits::default(), FeedLimits::default());
+        MoveLimits {
+            nodes_at_once: drain.nodes_at_once,
+            balance_moves: drain.balance_moves,
+            maintainer_batch: feeds.maintainer_batch,
+            moves_per_node: feeds.moves_per_node,
+            moves_total: feeds.moves_total,
+        }
+    }
+}
+
+impl MoveLimits {
+    /// Drawn apart, so that seeds stay what they were but for this.
+    pub fn draw(rng: &mut Rng) -> MoveLimits {
+        if rng.chance(400) {
+            return MoveLimits::default();
+        }
+        MoveLimits {
+            nodes_at_once: rng.between(1, 3) as u32,
+            balance_moves: rng.between(1, 3) as u32,
+            maintainer_batch: rng.between(1, 2) as u32,
+            moves_per_node: rng.between(1, 4) as u32,
+            moves_total: rng.between(1, 6) as u32,
+        }
+    }
+
+    pub fn drain(&self) -> DrainLimits {
+        let MoveLimits { nodes_at_once, balance_moves, .. } = *self;
+        DrainLimits { nodes_at_once, balance_moves, ..DrainLimits::default() }
+    }
+
+    pub fn feeds(&self) -> FeedLimits {
+        let MoveLimits { maintainer_batch, moves_per_node, moves_total, .. } = *self;
+        FeedLimits { maintainer_batch, moves_per_node, moves_total }
+    }
+
+    pub fn of_checker(&self) -> checker::Limits {
+        checker::Limits {
+            nodes_at_once: self.nodes_at_once as usize,
+            balance_moves: self.balance_moves as usize,
+            maintainer_batch: self.maintainer_batch as usize,
+        }
+    }
 }
 
 /// Per mille of messages.
@@ -123,6 +184,7 @@ impl Swarm {
             store: StoreFaults::default(),
             process: ProcessFaults::default(),
             kinds: Vec::new(),
+            limits: MoveLimits::default(),
         };
         swarm.edges = swarm.edges.min(swarm.workers);
         // One in ten has no faults at all: what fails there is not about faults.

@@ -228,7 +228,8 @@ impl World {
     pub fn check_coordinator(&mut self, machine: usize) {
         let Some(tenure) = self.tenure(machine) else { return };
         let coordinator = &tenure.coordinator;
-        let found = check(coordinator.cluster());
+        let mut found = check(coordinator.cluster());
+        found.extend(tenure.disagrees());
         let mut hits = Vec::new();
         for (ix, entry) in coordinator.cluster().services() {
             for reason in coordinator.reasons(ix) {

@@ -14,7 +14,7 @@ use crate::{
     process::ProcessEvent,
     rng::Rng,
     store::SimStore,
-    swarm::Swarm,
+    swarm::{MoveLimits, Swarm},
     trace::Trace,
     workload::Workload,
 };
@@ -23,6 +23,8 @@ use crate::{
 const DRAINS: u64 = 0xd7a1_0000_0000_0000;
 /// As above, about feeds.
 const FEEDS: u64 = 0xfeed_0000_0000_0000;
+/// As above, about how much may move at a time.
+const LIMITS: u64 = 0x11b1_0000_0000_0000;
 /// Where the clocks of the machines begin.
 pub const EPOCH: u64 = 1_700_000_000_000;
 /// A seed that takes more steps goes round in circles.
@@ -154,6 +156,7 @@ impl World {
         let mut swarm = Swarm::draw(&mut rng);
         swarm.draw_drains(&mut Rng::new(seed ^ DRAINS));
         swarm.draw_feeds(&mut Rng::new(seed ^ FEEDS));
+        swarm.limits = MoveLimits::draw(&mut Rng::new(seed ^ LIMITS));
         let mut world = World {
             seed,
             now: 0,

@@ -211,11 +211,22 @@ pub struct Coordinator {
     paused_since: Option<Time>,
     /// Nodes whose edges may have to be told what to do.
     edges_touched: BTreeSet<NodeIx>,
+    /// Every change in the order in which it was made, for whoever watches.
+    journal: Option<Vec<Change>>,
 }
 
 impl Coordinator {
     /// Takes office. Nobody is declared offline before `offline_after` has passed from here.
     pub fn new(start: Start, now: Time) -> (Coordinator, Vec<Output>) {
+        Coordinator::take_office(start, now, None)
+    }
+
+    /// As [`Coordinator::new`], with a journal of what it changes: see [`Coordinator::take_journal`].
+    pub fn watched(start: Start, now: Time) -> (Coordinator, Vec<Output>) {
+        Coordinator::take_office(start, now, Some(Vec::new()))
+    }
+
+    fn take_office(start: Start, now: Time, journal: Option<Vec<Change>>) -> (Coordinator, Vec<Output>) {
         let mut this = Coordinator {
             ids: Ids::new(start.cluster.meta()),
             term: start.term,
@@ -245,6 +256,7 @@ impl Coordinator {
             in_office_since: now,
             paused_since: None,
             edges_touched: BTreeSet::new(),
+            journal,
             cluster: start.cluster,
         };
         if this.cluster.meta().cluster.0 == 0 {
@@ -374,6 +386,9 @@ impl Coordinator {
         let mut txn = Txn::new(&mut self.cluster, now);
         let result = make(&mut txn, &mut self.ids);
         let (changes, events) = txn.finish();
+        if let Some(journal) = &mut self.journal {
+            journal.extend(changes.iter().cloned());
+        }
         self.take_note(&changes, now);
         for group in changes.chunks(GROUP_RECORDS_MAX) {
             let ops = group.iter().map(|change| encode_change(&self.cluster, change)).collect();
@@ -489,6 +504,12 @@ impl Coordinator {
 
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// What was changed since this was last asked, one by one: the state alone does not show in which order
+    /// a step decided. Empty unless it is [watched](Coordinator::watched).
+    pub fn take_journal(&mut self) -> Vec<Change> {
+        self.journal.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     pub fn term(&self) -> Term {

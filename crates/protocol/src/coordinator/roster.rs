@@ -191,7 +191,7 @@ impl Coordinator {
     }
 
     /// This life of the node knows which nodes are closed: it may be a destination.
-    pub(super) fn knows_roster(&self, node: &NodeId) -> bool {
+    pub fn knows_roster(&self, node: &NodeId) -> bool {
         let session = self.cluster.node_ix(node.as_str()).and_then(|ix| self.sessions.get(&ix));
         let lingers = self.cluster.node_by_id(node.as_str()).is_some_and(|entry| entry.rec.lingers.is_some());
         !lingers
