@@ -126,6 +126,11 @@ fn is_gone(cluster: &Cluster, node: &NodeId, life: ProcessEpoch, seen: &Seen<'_>
     entry.is_none_or(|entry| entry.rec.is_offline()) || (seen.life)(node) != Some(life)
 }
 
+/// Some node may take on its maintainer, and its dispatchers: both ask for the same.
+pub fn has_destination(cluster: &Cluster, feed: &Feed) -> bool {
+    cluster.nodes().any(|(_, entry)| entry.may_place() && entry.rec.satisfies(&feed.spec.constraints))
+}
+
 /// Its turn to be emptied has come.
 fn leaves(cluster: &Cluster, node: &NodeId) -> bool {
     cluster.node_by_id(node.as_str()).is_none_or(|entry| entry.is_draining() || entry.rec.is_closed())
@@ -158,7 +163,10 @@ fn leave(
         .and_then(|entry| entry.drain.as_ref())
         .is_some_and(|drain| drain.deadline_reached);
     if !deadline && !budget.take() {
-        let message = format!("{} maintainers are being handed over", budget.under_way);
+        let message = match budget.under_way {
+            1 => "another maintainer is being handed over".to_owned(),
+            several => format!("{several} other maintainers are being handed over"),
+        };
         return Planned { wait: Some((Code::MaxParallel, message)), wake_at: budget.wake_at };
     }
     let Maintainer { node, process, epoch, .. } = maintainer.clone();

@@ -32,6 +32,7 @@ pub const EXPECTED: &[&str] = &[
     "drain changed",
     "drain deadline reached",
     "drain left behind what may stay",
+    "drain left feeds behind that had nowhere to go",
     "drain lost its node",
     "drain of several nodes",
     "drains paused under a caretaker",

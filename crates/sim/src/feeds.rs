@@ -467,15 +467,16 @@ impl World {
         }
     }
 
-    /// Something of feeds that lives on a machine.
-    pub fn feeds_live_on(&self, node: &NodeId) -> Option<String> {
+    /// Something of feeds that lives on a machine, but for what may stay.
+    pub fn feeds_live_on(&self, node: &NodeId, may_stay: impl Fn(&str) -> bool) -> Option<String> {
         let machine = self.machines.iter().find(|machine| machine.id == *node)?;
         let daemon = machine.daemon.as_ref()?;
-        let acting = daemon.node.as_ref().and_then(|node| {
-            let mut acting = node.maintainers().filter(|(_, m)| m.acts());
-            acting.next().map(|(feed, _)| format!("the maintainer of {feed}"))
-        });
-        acting.or_else(|| daemon.tasks.keys().next().map(|(feed, span)| format!("{feed}/{span}")))
+        let maintainers = daemon.node.iter().flat_map(|node| node.maintainers());
+        let acting = maintainers.filter(|(_, maintainer)| maintainer.acts()).map(|(feed, _)| feed);
+        let mut acting = acting.filter(|feed| !may_stay(&format!("maintainer/{feed}")));
+        let mut tasks = daemon.tasks.keys().filter(|(feed, _)| !may_stay(&format!("feed/{feed}")));
+        let acting = acting.next().map(|feed| format!("the maintainer of {feed}"));
+        acting.or_else(|| tasks.next().map(|(feed, span)| format!("{feed}/{span}")))
     }
 
     /// Faults are over: every feed that runs has each of its spans at work once, up to its source's end.

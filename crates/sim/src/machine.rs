@@ -324,6 +324,9 @@ impl World {
         if self.machines[machine].slots.values().any(|slot| slot.live().is_some()) {
             return self.fail(6, format!("m{machine} leaves with a process alive"));
         }
+        if let Some(lives) = self.feeds_live_on(&self.machines[machine].id.clone(), |_| false) {
+            return self.fail(6, format!("m{machine} leaves with {lives} at work"));
+        }
         self.node_input(machine, Input::Stopping);
         self.kill_daemon(machine, false);
         self.machines[machine].left = true;

@@ -289,7 +289,11 @@ impl Coordinator {
         if part.is_some_and(|part| part.options.then == Then::AwaitStop) {
             return;
         }
-        if self.cluster.instances_on(node).all(|instance| instance.is_over()) {
+        // What is left keeps running, and the daemon is needed for it.
+        let said = self.dispatchers_last_said(node);
+        let feeds = self.cluster.maintainer_count(&entry.rec.id) > 0
+            || said.is_some_and(|counts| counts.values().any(|count| *count > 0));
+        if !feeds && self.cluster.instances_on(node).all(|instance| instance.is_over()) {
             self.send(node, DownBody::Leave);
         }
     }

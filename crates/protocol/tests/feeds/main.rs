@@ -2,6 +2,7 @@
 //! time. The simulator runs the same machines under random faults.
 
 mod bench;
+mod deadlines;
 mod lessons;
 mod properties;
 mod recovery;
