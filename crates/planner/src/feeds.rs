@@ -108,7 +108,8 @@ pub fn plan(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>, budget: &mut Bu
     }
 }
 
-/// A maintainer whose node's lease is over has stopped by its own fence, and with a life all of it ends.
+/// A maintainer whose node's lease is over has stopped by its own fence, one whose node said goodbye before
+/// that, and with a life all of it ends.
 fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>) {
     let Some(feed) = txn.feed(name.as_str()) else { return };
     let Some(maintainer) = &feed.maintainer else { return };
@@ -123,7 +124,7 @@ fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>) {
 
 fn is_gone(cluster: &Cluster, node: &NodeId, life: ProcessEpoch, seen: &Seen<'_>) -> bool {
     let entry = cluster.node_by_id(node.as_str());
-    entry.is_none_or(|entry| entry.rec.is_offline()) || (seen.life)(node) != Some(life)
+    entry.is_none_or(|entry| entry.rec.is_over()) || (seen.life)(node) != Some(life)
 }
 
 /// Some node may take on its maintainer, and its dispatchers: both ask for the same.

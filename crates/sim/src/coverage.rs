@@ -47,6 +47,7 @@ pub const EXPECTED: &[&str] = &[
     "fence fired in the daemon",
     "fence fired in a keeper",
     "forgotten",
+    "goodbye of a daemon whose dispatchers had stopped",
     "instance lost",
     "killed after its grace",
     "machine destroyed",

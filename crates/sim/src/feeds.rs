@@ -102,7 +102,7 @@ impl World {
                     source.insert(SpanName::new(&format!("t{number}")));
                 }
                 // The pipeline says nothing here: what it has is in `sources`.
-                let zone = self.rng.chance(150).then(|| ("zone".to_owned(), "a".to_owned()));
+                let zone = self.rng.chance(300).then(|| ("zone".to_owned(), "a".to_owned()));
                 let pipeline = PipelineSpec::Idle { spans: 0 };
                 let spec = Arc::new(FeedSpec { pipeline, constraints: zone.into_iter().collect() });
                 let feeds = vec![ApplyFeed { name, spec }];
@@ -464,6 +464,18 @@ impl World {
         }
         if let Some(twice) = twice {
             self.fail(3, twice);
+        }
+    }
+
+    /// The record says that a life of a daemon has nothing of feeds any more, and never will.
+    pub fn check_goodbye(&mut self, node: &model::Node) {
+        let Some(at) = self.machines.iter().position(|machine| machine.id == node.id) else { return };
+        let here = &self.machines[at];
+        if !node.goodbye || here.last_life != Some(node.life) {
+            return;
+        }
+        if let Some(lives) = self.feeds_live_on(&node.id, |_| false) {
+            self.fail(3, format!("m{at} has said goodbye, and {lives} is at work on it"));
         }
     }
 

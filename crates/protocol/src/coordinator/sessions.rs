@@ -151,7 +151,20 @@ impl Coordinator {
         match message.body {
             UpBody::Hello(_) => {}
             UpBody::Heartbeat(heartbeat) => self.heartbeat(node, message.seq, heartbeat, now),
-            UpBody::Goodbye => self.lost_stream(conn),
+            UpBody::Goodbye => {
+                self.lost_stream(conn);
+                self.goodbye(node, now);
+            }
+        }
+    }
+
+    /// A daemon's last word: its dispatchers have stopped and its maintainers do not act, nor will any in this
+    /// life. Stored, because the daemon that hears it may be the one that says it.
+    fn goodbye(&mut self, node: NodeIx, now: Time) {
+        let rec = &self.cluster.node(node).rec;
+        if !rec.goodbye && !rec.foreign {
+            let next = Node { goodbye: true, ..rec.clone() };
+            self.change(now, |txn, _| txn.put(Change::Node(next)));
         }
     }
 
@@ -275,6 +288,7 @@ impl Coordinator {
             foreign: hello.cluster.is_some_and(|cluster| cluster != self.cluster.meta().cluster),
             registered_at: before.map_or(now, |node| node.registered_at),
             lingers: self.lingers(before, hello, now),
+            goodbye: before.is_some_and(|node| node.goodbye && node.life == hello.life),
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod bench;
 mod deadlines;
+mod goodbyes;
 mod lessons;
 mod properties;
 mod recovery;
