@@ -77,6 +77,7 @@ pub fn node(n: usize) -> Node {
         foreign: false,
         registered_at: Time(0),
         lingers: None,
+        goodbye: false,
     }
 }
 

@@ -121,6 +121,12 @@ fn now_is(after: &Cluster, part: &DrainNode, state: DrainState) -> Option<(u32, 
         {
             Some((6, "is drained and something is left"))
         }
+        DrainState::Ended(Ending::Drained) if after.maintainer_count(&part.node) > 0 => {
+            Some((6, "is drained and a maintainer is left"))
+        }
+        DrainState::Ended(Ending::DrainedExcept) if feeds_left_wrongly(after, part) => {
+            Some((6, "is drained but for a feed that had to leave"))
+        }
         DrainState::Ended(Ending::Drained | Ending::DrainedExcept)
             if node.roles.edge && !node.foreign && part.withdrawing_since.is_none() =>
         {
@@ -134,6 +140,21 @@ fn now_is(after: &Cluster, part: &DrainNode, state: DrainState) -> Option<(u32, 
         }
         DrainState::Ended(_) => None,
     }
+}
+
+/// Feeds stay only past the deadline, only where no open node may take them, and never unsaid.
+fn feeds_left_wrongly(after: &Cluster, part: &DrainNode) -> bool {
+    let named = |unit: &str| part.left.iter().any(|(left, _)| left == unit);
+    let unsaid = after.maintainers_on(&part.node).any(|name| !named(&format!("maintainer/{name}")));
+    let wrong = part.left.iter().any(|(unit, _)| {
+        let name = unit.strip_prefix("maintainer/").or_else(|| unit.strip_prefix("feed/"));
+        let feed = name.and_then(|name| after.feed(name));
+        let open = feed.is_some_and(|feed| {
+            after.nodes().any(|(_, node)| node.may_place() && node.rec.satisfies(&feed.spec.constraints))
+        });
+        name.is_some() && (open || !part.deadline_reached)
+    });
+    unsaid || wrong
 }
 
 /// Somebody waits for what an instance has left on this node.

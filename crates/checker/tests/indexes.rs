@@ -76,6 +76,7 @@ fn node(n: u32, intent: Intent, health: Health, zone: u8) -> Node {
         foreign: false,
         registered_at: Time(0),
         lingers: None,
+        goodbye: false,
     }
 }
 

@@ -14,7 +14,8 @@ const VERSION: u8 = 1;
 /// Records in their second shape: the cluster's own, nodes, drains, and instances with scratch data to take or to
 /// leave (only those: a binary that would forget the data says that it cannot read the record).
 const VERSION_2: u8 = 2;
-/// Drains after which a daemon waits to be killed (only those: an older binary has no word for it).
+/// Drains after which a daemon waits to be killed, and nodes whose daemon has said goodbye (only those: an
+/// older binary has no word for it).
 const VERSION_3: u8 = 3;
 
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +103,7 @@ pub fn load_ranges() -> Vec<(String, String)> {
 pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<u8>>) {
     let value = match change {
         Change::Meta(meta) => Some(encode_2(meta)),
-        Change::Node(node) => Some(encode_2(node)),
+        Change::Node(node) => Some(encode_node(node)),
         Change::Service(service) => Some(encode(service)),
         Change::Instance(instance) => Some(encode_instance(cluster, instance)),
         Change::Volume(volume) => Some(encode(volume)),
@@ -126,6 +127,11 @@ fn encode<T: Serialize>(record: &T) -> Vec<u8> {
 
 fn encode_2<T: Serialize>(record: &T) -> Vec<u8> {
     postcard::to_extend(record, vec![VERSION_2]).unwrap_or_default()
+}
+
+fn encode_node(node: &Node) -> Vec<u8> {
+    let version = if node.goodbye { VERSION_3 } else { VERSION_2 };
+    postcard::to_extend(node, vec![version]).unwrap_or_default()
 }
 
 fn encode_drain(drain: &Drain) -> Vec<u8> {
@@ -182,7 +188,13 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
     };
     match class {
         "m" => Ok(Change::Meta(decode_either::<Meta, MetaV1>(key, value)?)),
-        "n" => Ok(Change::Node(decode_either::<Node, NodeV1>(key, value)?)),
+        "n" => match value.split_first() {
+            Some((&VERSION_3, body)) => {
+                let node: Node = postcard::from_bytes(body).map_err(|source| malformed(key, source))?;
+                Ok(Change::Node(Node { goodbye: true, ..node }))
+            }
+            Some(_) | None => Ok(Change::Node(decode_either::<Node, NodeV1>(key, value)?)),
+        },
         "s" => {
             let service = decode::<Service>(key, value)?;
             match service.releases.contains_key(&service.release) {

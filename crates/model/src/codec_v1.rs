@@ -53,6 +53,7 @@ impl From<NodeV1> for Node {
             foreign: old.foreign,
             registered_at: old.registered_at,
             lingers: None,
+            goodbye: false,
         }
     }
 }
@@ -137,9 +138,8 @@ mod tests {
     use super::*;
     use crate::{Change, Cluster, decode_record};
 
-    #[test]
-    fn a_node_of_version_1_is_read_with_what_it_had() {
-        let old = NodeV1 {
+    fn node_of_version_1() -> NodeV1 {
+        NodeV1 {
             id: NodeId::new("node-1"),
             roles: Roles::ALL,
             intent: Intent::Drained,
@@ -154,7 +154,12 @@ mod tests {
             memory_caps: MemoryCaps::CgroupV1,
             foreign: true,
             registered_at: Time(9),
-        };
+        }
+    }
+
+    #[test]
+    fn a_node_of_version_1_is_read_with_what_it_had() {
+        let old = node_of_version_1();
         let bytes = postcard::to_extend(&old, vec![1]).expect("it is written");
         let change = decode_record(&Cluster::default(), "n/node-1", Some(&bytes));
         let Ok(Change::Node(node)) = change else { panic!("{change:?}") };
@@ -205,6 +210,21 @@ mod tests {
         assert_eq!((drain.nodes[0].total, drain.nodes[0].done), (4, 3));
         assert_eq!(drain.nodes[0].withdrawing_since, None);
         assert_eq!(drain.nodes[0].left.len(), 1);
+    }
+
+    #[test]
+    fn a_node_that_said_goodbye_is_told_from_what_older_binaries_can_read() {
+        let mut node = Node::from(node_of_version_1());
+        let cluster = Cluster::default();
+        let version = |node: &Node| {
+            let (key, value) = crate::encode_change(&cluster, &Change::Node(node.clone()));
+            let read = decode_record(&cluster, &key, value.as_deref()).expect("it is read back");
+            assert_eq!(read, Change::Node(node.clone()));
+            value.and_then(|value| value.first().copied())
+        };
+        assert_eq!(version(&node), Some(2));
+        node.goodbye = true;
+        assert_eq!(version(&node), Some(3));
     }
 
     #[test]

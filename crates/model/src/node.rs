@@ -26,7 +26,7 @@ pub enum Intent {
 ///
 /// | | may place | its units |
 /// |---|---|---|
-/// | `Up` | if active | run |
+/// | `Up` | if active, and its daemon has not said goodbye | run |
 /// | `Degraded` | no | run, and stay |
 /// | `Offline` | no | are lost, not moved |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -109,6 +109,10 @@ pub struct Node {
     pub registered_at: Time,
     /// An earlier life that nothing proved to be over: what it ran counts as running.
     pub lingers: Option<Lingering>,
+    /// This life of its daemon has said goodbye: it runs nothing of any feed, and takes on nothing more. The
+    /// record's version says it, so that those without it stay what earlier binaries read.
+    #[serde(skip)]
+    pub goodbye: bool,
 }
 
 /// A life of a daemon that another took over from without its lock.
@@ -129,7 +133,13 @@ impl Node {
 
     /// Whether new work may be placed here at all.
     pub fn may_place(&self) -> bool {
-        self.roles.worker && !self.foreign && !self.is_closed() && self.health == Health::Up
+        let up = self.health == Health::Up && !self.goodbye;
+        self.roles.worker && !self.foreign && !self.is_closed() && up
+    }
+
+    /// Nothing of any feed runs there: by the end of its lease, or by its own last word.
+    pub fn is_over(&self) -> bool {
+        self.is_offline() || (self.goodbye && self.lingers.is_none())
     }
 
     pub fn is_offline(&self) -> bool {

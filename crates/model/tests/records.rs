@@ -32,6 +32,7 @@ fn cluster() -> (Cluster, Instance) {
         foreign: false,
         registered_at: now,
         lingers: None,
+        goodbye: false,
     }));
     cluster.apply(&Change::Service(Service {
         name,

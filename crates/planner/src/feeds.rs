@@ -108,7 +108,8 @@ pub fn plan(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>, budget: &mut Bu
     }
 }
 
-/// A maintainer whose node's lease is over has stopped by its own fence, and with a life all of it ends.
+/// A maintainer whose node's lease is over has stopped by its own fence, one whose node said goodbye before
+/// that, and with a life all of it ends.
 fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>) {
     let Some(feed) = txn.feed(name.as_str()) else { return };
     let Some(maintainer) = &feed.maintainer else { return };
@@ -123,7 +124,12 @@ fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>) {
 
 fn is_gone(cluster: &Cluster, node: &NodeId, life: ProcessEpoch, seen: &Seen<'_>) -> bool {
     let entry = cluster.node_by_id(node.as_str());
-    entry.is_none_or(|entry| entry.rec.is_offline()) || (seen.life)(node) != Some(life)
+    entry.is_none_or(|entry| entry.rec.is_over()) || (seen.life)(node) != Some(life)
+}
+
+/// Some node may take on its maintainer, and its dispatchers: both ask for the same.
+pub fn has_destination(cluster: &Cluster, feed: &Feed) -> bool {
+    cluster.nodes().any(|(_, entry)| entry.may_place() && entry.rec.satisfies(&feed.spec.constraints))
 }
 
 /// Its turn to be emptied has come.
@@ -158,7 +164,10 @@ fn leave(
         .and_then(|entry| entry.drain.as_ref())
         .is_some_and(|drain| drain.deadline_reached);
     if !deadline && !budget.take() {
-        let message = format!("{} maintainers are being handed over", budget.under_way);
+        let message = match budget.under_way {
+            1 => "another maintainer is being handed over".to_owned(),
+            several => format!("{several} other maintainers are being handed over"),
+        };
         return Planned { wait: Some((Code::MaxParallel, message)), wake_at: budget.wake_at };
     }
     let Maintainer { node, process, epoch, .. } = maintainer.clone();

@@ -27,7 +27,8 @@ pub struct Up {
 pub enum UpBody {
     Hello(Hello),
     Heartbeat(Heartbeat),
-    /// The daemon is stopping; its instances run on.
+    /// The daemon is stopping; its instances run on. Of feeds nothing runs in this life of it any more, and
+    /// nothing will.
     Goodbye,
 }
 

@@ -119,7 +119,12 @@ impl World {
         if let Some(lives) = self.lives_on(part).filter(|_| ending <= Ending::DrainedExcept) {
             self.fail(6, format!("{} is {what}, and {lives} lives on it", part.node));
         }
-        if let Some(lives) = self.feeds_live_on(&part.node).filter(|_| ending <= Ending::DrainedExcept) {
+        let listed = |unit: &str| part.left.iter().any(|(left, _)| left == unit);
+        if part.left.iter().any(|(unit, _)| !unit.starts_with("instance/")) {
+            self.cover.hit("drain left feeds behind that had nowhere to go");
+        }
+        let lives = self.feeds_live_on(&part.node, |unit| ending == Ending::DrainedExcept && listed(unit));
+        if let Some(lives) = lives.filter(|_| ending <= Ending::DrainedExcept) {
             self.fail(6, format!("{} is {what}, and {lives} is at work on it", part.node));
         }
         let edge = self.machines.iter().any(|machine| machine.id == part.node && machine.roles.edge);

@@ -37,9 +37,7 @@ impl World {
             }
             FaultKind::StopDaemon => {
                 self.cover.hit("daemon stopped");
-                self.node_input(machine, protocol::node::Input::Stopping);
-                self.kill_daemon(machine, false);
-                self.restart_later(machine);
+                self.stop_daemon(machine);
             }
             FaultKind::PauseDaemon => self.pause_daemon(machine),
             FaultKind::SuspendMachine => self.suspend(machine),
@@ -71,6 +69,35 @@ impl World {
                     self.restart_later(machine);
                 }
             }
+        }
+    }
+
+    /// It ends when it has said its last word, or when nobody waits for that any longer.
+    fn stop_daemon(&mut self, machine: usize) {
+        self.node_input(machine, protocol::node::Input::Stopping);
+        let Some(daemon) = self.machines[machine].daemon.as_mut() else {
+            return self.restart_later(machine);
+        };
+        daemon.stopping = true;
+        if daemon.tasks.is_empty() {
+            return self.end_daemon(machine);
+        }
+        let patience = self.rng.between(50, 15_000);
+        self.tell_daemon(patience, machine, ToDaemon::End);
+    }
+
+    pub fn end_daemon(&mut self, machine: usize) {
+        self.kill_daemon(machine, false);
+        self.restart_later(machine);
+    }
+
+    /// A daemon that was told to end has said goodbye, and dispatchers ran in it.
+    pub fn end_if_stopped(&mut self, machine: usize) {
+        let daemon = self.machines[machine].daemon.as_ref();
+        let ends = daemon.filter(|daemon| daemon.stopping).and_then(|daemon| daemon.node.as_ref());
+        if ends.is_some_and(protocol::node::Node::may_end) {
+            self.cover.hit("goodbye of a daemon whose dispatchers had stopped");
+            self.end_daemon(machine);
         }
     }
 

@@ -102,7 +102,7 @@ impl World {
                     source.insert(SpanName::new(&format!("t{number}")));
                 }
                 // The pipeline says nothing here: what it has is in `sources`.
-                let zone = self.rng.chance(150).then(|| ("zone".to_owned(), "a".to_owned()));
+                let zone = self.rng.chance(300).then(|| ("zone".to_owned(), "a".to_owned()));
                 let pipeline = PipelineSpec::Idle { spans: 0 };
                 let spec = Arc::new(FeedSpec { pipeline, constraints: zone.into_iter().collect() });
                 let feeds = vec![ApplyFeed { name, spec }];
@@ -467,15 +467,28 @@ impl World {
         }
     }
 
-    /// Something of feeds that lives on a machine.
-    pub fn feeds_live_on(&self, node: &NodeId) -> Option<String> {
+    /// The record says that a life of a daemon has nothing of feeds any more, and never will.
+    pub fn check_goodbye(&mut self, node: &model::Node) {
+        let Some(at) = self.machines.iter().position(|machine| machine.id == node.id) else { return };
+        let here = &self.machines[at];
+        if !node.goodbye || here.last_life != Some(node.life) {
+            return;
+        }
+        if let Some(lives) = self.feeds_live_on(&node.id, |_| false) {
+            self.fail(3, format!("m{at} has said goodbye, and {lives} is at work on it"));
+        }
+    }
+
+    /// Something of feeds that lives on a machine, but for what may stay.
+    pub fn feeds_live_on(&self, node: &NodeId, may_stay: impl Fn(&str) -> bool) -> Option<String> {
         let machine = self.machines.iter().find(|machine| machine.id == *node)?;
         let daemon = machine.daemon.as_ref()?;
-        let acting = daemon.node.as_ref().and_then(|node| {
-            let mut acting = node.maintainers().filter(|(_, m)| m.acts());
-            acting.next().map(|(feed, _)| format!("the maintainer of {feed}"))
-        });
-        acting.or_else(|| daemon.tasks.keys().next().map(|(feed, span)| format!("{feed}/{span}")))
+        let maintainers = daemon.node.iter().flat_map(|node| node.maintainers());
+        let acting = maintainers.filter(|(_, maintainer)| maintainer.acts()).map(|(feed, _)| feed);
+        let mut acting = acting.filter(|feed| !may_stay(&format!("maintainer/{feed}")));
+        let mut tasks = daemon.tasks.keys().filter(|(feed, _)| !may_stay(&format!("feed/{feed}")));
+        let acting = acting.next().map(|feed| format!("the maintainer of {feed}"));
+        acting.or_else(|| tasks.next().map(|(feed, span)| format!("{feed}/{span}")))
     }
 
     /// Faults are over: every feed that runs has each of its spans at work once, up to its source's end.

@@ -213,7 +213,8 @@ fn part_is_wrong(coordinator: &Coordinator, part: &DrainNode, now: Time) -> Opti
     };
     if status.units.is_empty() {
         // Something stopped before it started elsewhere, and there is no room for it.
-        let waits = cluster.services().any(short) || feeds_wait_truly(coordinator, part);
+        let waits =
+            cluster.services().any(short) || !part.deadline_reached && feeds_wait_truly(coordinator, part);
         return (!waits).then(|| format!("{node} is empty and still draining"));
     }
     let others = status.units.iter().any(|unit| unit.code != Code::SystemLast);

@@ -66,6 +66,8 @@ pub struct Daemon {
     /// Since when it has held without a break.
     pub leased_since: u64,
     pub listening: BTreeSet<u16>,
+    /// It was told to end, and ends when it may.
+    pub stopping: bool,
     /// Dispatchers: they end with the daemon.
     pub tasks: BTreeMap<(FeedName, SpanName), SimTask>,
     node_tick: Option<u64>,
@@ -162,6 +164,7 @@ impl World {
             lease_until: 0,
             leased_since: 0,
             listening: BTreeSet::new(),
+            stopping: false,
             tasks: BTreeMap::new(),
             node_tick: None,
             edge_tick: None,
@@ -280,6 +283,7 @@ impl World {
         if self.swarm.feeds > 0 {
             self.check_maintainers();
         }
+        self.end_if_stopped(machine);
     }
 
     fn node_output(&mut self, machine: usize, output: Output) {
@@ -323,6 +327,9 @@ impl World {
         self.cover.hit("daemon left once drained");
         if self.machines[machine].slots.values().any(|slot| slot.live().is_some()) {
             return self.fail(6, format!("m{machine} leaves with a process alive"));
+        }
+        if let Some(lives) = self.feeds_live_on(&self.machines[machine].id.clone(), |_| false) {
+            return self.fail(6, format!("m{machine} leaves with {lives} at work"));
         }
         self.node_input(machine, Input::Stopping);
         self.kill_daemon(machine, false);

@@ -75,7 +75,10 @@ impl World {
             }
             Change::Service(service) => self.check_expected(&service.name, Some(service)),
             Change::ServiceGone(name) => self.check_expected(name, None),
-            Change::Node(node) => self.check_intent(node),
+            Change::Node(node) => {
+                self.check_intent(node);
+                self.check_goodbye(node);
+            }
             Change::Drain(drain) => self.check_drain(drain),
             Change::Feed(feed) => self.check_feed(feed),
             Change::Audit(entry) if entry.who == "system:last_node" => self.cover.hit("last node reopened"),

@@ -101,14 +101,29 @@ pub enum ToDaemon {
     NodeTick(u64),
     EdgeTick(u64),
     Dial,
-    Opened { conn: u64 },
+    Opened {
+        conn: u64,
+    },
     Disconnected,
     Node(node::Input),
-    Check { id: InstanceId, run: u32 },
-    Copied { id: InstanceId, attempt: u64 },
+    Check {
+        id: InstanceId,
+        run: u32,
+    },
+    Copied {
+        id: InstanceId,
+        attempt: u64,
+    },
     Edge(edge::Input),
     Office(OfficeInput),
-    Task { feed: FeedName, span: SpanName, run: u32, step: TaskStep },
+    /// Nobody waits any longer for it to end well.
+    End,
+    Task {
+        feed: FeedName,
+        span: SpanName,
+        run: u32,
+        step: TaskStep,
+    },
 }
 
 pub struct World {
@@ -304,6 +319,7 @@ impl World {
             ToDaemon::Check { id, run } => self.check_process(machine, id, run),
             ToDaemon::Edge(input) => self.edge_input(machine, input),
             ToDaemon::Office(input) => self.office_input(machine, input),
+            ToDaemon::End => self.end_daemon(machine),
             ToDaemon::Task { feed, span, run, step } => self.task_step(machine, feed, span, run, step),
         }
         self.arm(machine);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use model::{Cluster, Code, DrainNode, DrainState, Feed, FeedName, NodeId, NodeIx, Reason, Time};
 
 use super::preview::Move;
+use crate::feeds::has_destination;
 
 /// Feeds on a node, as its part of a drain sees them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,9 +44,12 @@ pub(super) fn left(cluster: &Cluster, part: &DrainNode, seen: &SeenFeeds<'_>) ->
     }
     let counts = seen.dispatchers.or(seen.last_said).cloned().unwrap_or_default();
     for (name, count) in counts.iter().filter(|(_, count)| **count > 0) {
-        let (code, message) = match queued {
-            true => (Code::DrainQueued, "its node waits for its turn".to_owned()),
-            false => (Code::DispatchersMoving, format!("{count} dispatchers are left")),
+        let some = plural(*count, "dispatcher");
+        let nowhere = cluster.feed(name.as_str()).is_some_and(|feed| !has_destination(cluster, feed));
+        let (code, message) = match (queued, nowhere) {
+            (true, _) => (Code::DrainQueued, "its node waits for its turn".to_owned()),
+            (false, true) => (Code::NoEligibleNode, format!("no open node may take {some} of it")),
+            (false, false) => (Code::DispatchersMoving, format!("{some} left")),
         };
         waits.push(Reason { code, unit: format!("feed/{name}"), since: part.started_at, message });
     }
@@ -57,6 +61,42 @@ pub(super) fn left(cluster: &Cluster, part: &DrainNode, seen: &SeenFeeds<'_>) ->
     }
     let maintainers = cluster.maintainer_count(&part.node) as u32;
     (FeedsLeft { maintainers, dispatchers: counts, unknown }, waits)
+}
+
+/// What of feeds is on a node, if none of it has anywhere to go. A maintainer that is on its way to another
+/// node has: the hand-over is waited for.
+pub(super) fn stranded(
+    cluster: &Cluster,
+    node: &NodeId,
+    dispatchers: &BTreeMap<FeedName, u32>,
+) -> Option<Vec<(String, Code)>> {
+    let stays = |name: &FeedName| {
+        let feed = cluster.feed(name.as_str());
+        feed.is_none_or(|feed| !has_destination(cluster, feed))
+    };
+    let is_here = |name: &FeedName| {
+        let maintainer = cluster.feed(name.as_str()).and_then(|feed| feed.maintainer.as_ref());
+        maintainer.is_some_and(|maintainer| maintainer.node == *node)
+    };
+    let mut left = Vec::new();
+    for name in cluster.maintainers_on(node) {
+        if !(is_here(name) && stays(name)) {
+            return None;
+        }
+        left.push((format!("maintainer/{name}"), Code::NoEligibleNode));
+    }
+    for (name, _) in dispatchers.iter().filter(|(_, count)| **count > 0) {
+        if !stays(name) {
+            return None;
+        }
+        left.push((format!("feed/{name}"), Code::NoEligibleNode));
+    }
+    Some(left)
+}
+
+/// `1 dispatcher`, `2 dispatchers`.
+fn plural(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn maintainer_waits(feed: &Feed, node: &NodeId) -> (Code, String, Option<Time>) {
@@ -121,7 +161,8 @@ pub fn preview_feeds(
         }
     }
     for (name, count) in dispatchers.into_iter().flatten().filter(|(_, count)| **count > 0) {
-        let message = format!("{count} dispatchers follow their maintainer's plan to the other nodes");
+        let (some, follow) = (plural(*count, "dispatcher"), if *count == 1 { "follows" } else { "follow" });
+        let message = format!("{some} {follow} their maintainer's plan to the other nodes");
         let unit = format!("feed/{name}");
         waits.push(Reason { code: Code::DispatchersMoving, unit, since: None, message });
     }

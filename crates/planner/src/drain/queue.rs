@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Change, Cluster, Code, Drain, DrainNode, DrainState, Ending, Instance, InstanceId, Intent, Millis, Node,
-    NodeEntry, NodeIx, ServiceIx, Then, Time, Txn,
+    Change, Cluster, Code, Drain, DrainNode, DrainState, Ending, FeedName, Instance, InstanceId, Intent,
+    Millis, Node, NodeEntry, NodeIx, ServiceIx, Then, Time, Txn,
 };
 
-use super::leave::{Class, class_of, class_of_release};
+use super::{
+    feeds::stranded,
+    leave::{Class, class_of, class_of_release},
+};
 use crate::scratch;
 
 /// Deadlines that fall within this of the first of them are acted on together, at the last of them: one
@@ -55,22 +58,22 @@ pub enum Edges {
     Seen(BTreeSet<(NodeIx, u64)>),
 }
 
-/// How many dispatchers nodes have.
+/// How many dispatchers nodes have of each feed.
 #[derive(Clone, Debug)]
 pub enum Dispatchers {
     /// None, anywhere: the drain is only played through.
     Assumed,
     /// By the node's own inventory. One that is not named has not acknowledged the closed set, or is
     /// silent: nobody knows.
-    Seen(BTreeMap<NodeIx, u32>),
+    Seen(BTreeMap<NodeIx, BTreeMap<FeedName, u32>>),
 }
 
 impl Facts {
     /// `None`: unknown, which is never zero.
-    fn dispatchers_on(&self, node: NodeIx) -> Option<u32> {
+    fn dispatchers_on(&self, node: NodeIx) -> Option<&BTreeMap<FeedName, u32>> {
         match &self.dispatchers {
-            Dispatchers::Assumed => Some(0),
-            Dispatchers::Seen(counts) => counts.get(&node).copied(),
+            Dispatchers::Assumed => Some(const { &BTreeMap::new() }),
+            Dispatchers::Seen(counts) => counts.get(&node),
         }
     }
 
@@ -264,8 +267,7 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
         stateful.extend((class == Class::Stateful).then_some(id));
     }
     let maintainers = txn.maintainer_count(&part.node) as u32;
-    let dispatchers = facts.dispatchers_on(ix);
-    let feeds_are_gone = maintainers == 0 && dispatchers == Some(0);
+    let dispatchers = facts.dispatchers_on(ix).map(|by_feed| by_feed.values().sum::<u32>());
     let all = units + maintainers + dispatchers.unwrap_or(0);
     // How many dispatchers there are may become known only after it began.
     if dispatchers.is_some_and(|count| count > 0) {
@@ -278,22 +280,40 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
     part.blocked = !stateful.is_empty() && !part.options.include_stateful && !part.options.ack_stateful;
     part.stalled = part.progress_at.is_some_and(|at| now.since(at) >= limits.stall_after);
     let may_stay = !part.options.include_stateful && (part.options.ack_stateful || part.deadline_reached);
-    if !feeds_are_gone {
-        return;
-    }
-    if units == 0 {
+    let Some(stranded) = feeds_that_stay(txn, ix, part, facts) else { return };
+    if units == 0 && stranded.is_empty() {
         // What is copied from the node needs the node; past the deadline nothing is waited for.
         let done_with = || replacements_are_up(txn, ix, part) && scratch::handed_over(txn, ix).is_empty();
         let up = part.deadline_reached || done_with();
         if up && edge_is_gone(txn, ix, (epoch, part), facts) {
             end(part, Ending::Drained, now);
         }
-    } else if stateful.len() == units as usize && may_stay && edge_is_gone(txn, ix, (epoch, part), facts) {
+    } else if stateful.len() == units as usize
+        && (units == 0 || may_stay)
+        && edge_is_gone(txn, ix, (epoch, part), facts)
+    {
         let unit =
             |instance: &Instance| (format!("instance/{}", txn.instance_name(instance)), Code::VolumeLocal);
-        part.left = stateful.iter().filter_map(|id| txn.instance(*id)).map(unit).collect();
+        let instances = stateful.iter().filter_map(|id| txn.instance(*id)).map(unit);
+        part.left = instances.chain(stranded).collect();
         end(part, Ending::DrainedExcept, now);
     }
+}
+
+/// What of feeds is left on the node and does not keep the drain from its end. `None`: something does.
+/// Only a deadline lets feeds stay, and only those that no open node may take: nothing of them is stopped.
+fn feeds_that_stay(
+    txn: &Txn<'_>,
+    ix: NodeIx,
+    part: &DrainNode,
+    facts: &Facts,
+) -> Option<Vec<(String, Code)>> {
+    let dispatchers = facts.dispatchers_on(ix)?;
+    if txn.maintainer_count(&part.node) == 0 && dispatchers.values().all(|count| *count == 0) {
+        return Some(Vec::new());
+    }
+    let over = part.deadline_reached && !facts.paused;
+    over.then(|| stranded(txn, &part.node, dispatchers)).flatten()
 }
 
 /// The edge leaves when nothing else does; it is told to here. One whose node does not answer is not

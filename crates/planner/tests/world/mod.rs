@@ -105,6 +105,7 @@ impl World {
             foreign: false,
             registered_at: self.now,
             lingers: None,
+            goodbye: false,
         }));
     }
 

@@ -151,6 +151,10 @@ impl Coordinator {
             })
         };
         let running = self.cluster.instances_on(ix).filter(|instance| !instance.is_over());
+        // Feeds that had nowhere to go run on, and one that kills the node would end them.
+        let feeds_stay = emptied.is_some_and(|part| {
+            part.left.iter().any(|(unit, _)| unit.starts_with("feed/") || unit.starts_with("maintainer/"))
+        });
         let silent = matches!(node.rec.health, Health::Offline | Health::Degraded(Code::HeartbeatsLate));
         let said = self.dispatchers_on(ix);
         let dispatchers = said.or_else(|| self.dispatchers_last_said(ix)).cloned().unwrap_or_default();
@@ -159,7 +163,7 @@ impl Coordinator {
             maintainers: self.cluster.maintainer_count(&node.rec.id) as u32,
             dispatchers,
             instances: running.filter(|instance| !stays(instance)).count() as u32,
-            unknown: emptied.is_none() && (silent || said.is_none()),
+            unknown: (emptied.is_none() || feeds_stay) && (silent || said.is_none()),
             over: emptied.is_some(),
         }
     }

@@ -395,7 +395,7 @@ impl Coordinator {
             self.change(now, |txn, _| txn.put(Change::Feed(next)));
         }
         if moved > 0 {
-            let message = format!("{moved} dispatchers moved");
+            let message = format!("{moved} dispatcher{} moved", if moved == 1 { "" } else { "s" });
             let fields = vec![("moved", moved.to_string())];
             self.change(now, |txn, _| {
                 txn.tell(EventKind::FeedDispatcherMoved, format!("feed/{name}"), message, fields);
@@ -436,13 +436,13 @@ impl Coordinator {
     }
 
     /// For the nodes that are closed, as far as they have said.
-    pub(super) fn dispatchers_of_closed(&self) -> BTreeMap<NodeIx, u32> {
+    pub(super) fn dispatchers_of_closed(&self) -> BTreeMap<NodeIx, BTreeMap<FeedName, u32>> {
         let none = self.cluster.feeds().next().is_none();
         let closed = self.cluster.nodes().filter(|(_, entry)| entry.drain.is_some());
         let counts = closed.filter_map(|(ix, entry)| match self.dispatchers_on(ix) {
-            Some(counts) => Some((ix, counts.values().sum())),
+            Some(counts) => Some((ix, counts.clone())),
             // Without feeds there is nothing to know; a node that is no worker has none.
-            None => (none || !entry.rec.roles.worker).then_some((ix, 0)),
+            None => (none || !entry.rec.roles.worker).then(|| (ix, BTreeMap::new())),
         });
         counts.collect()
     }

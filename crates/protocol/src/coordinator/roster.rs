@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use model::{Change, Health, Lingering, Millis, Node, NodeId, NodeIx, ProcessEpoch, Term, Time};
+use model::{Change, Lingering, Millis, Node, NodeId, NodeIx, ProcessEpoch, Term, Time};
 
 use super::{Coordinator, timers::Timer};
 use crate::message::{
@@ -84,7 +84,7 @@ impl Coordinator {
             // A node that is away for a moment is where it was.
             rpc: if rpc.is_empty() { known } else { rpc },
             closed: entry.is_closed(),
-            offline: entry.rec.health == Health::Offline,
+            offline: entry.rec.is_over(),
             labels: entry.rec.labels.clone(),
         });
         if changed && !self.timers.is_set(Timer::Roster) {
@@ -93,10 +93,10 @@ impl Coordinator {
     }
 
     /// A life of a node registers. What an earlier one ran counts as running until that is known to be
-    /// over: by the word of one that holds its lock, or by the end of its lease.
+    /// over: by its own last word, by that of one that holds its lock, or by the end of its lease.
     pub(super) fn lingers(&self, before: Option<&Node>, hello: &Hello, now: Time) -> Option<Lingering> {
         let before = before.filter(|before| !before.is_offline())?;
-        if before.life == hello.life || hello.succeeds == Some(before.life) {
+        if before.life == hello.life || hello.succeeds == Some(before.life) || before.goodbye {
             return before.lingers;
         }
         let ix = self.cluster.node_ix(before.id.as_str());

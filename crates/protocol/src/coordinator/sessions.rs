@@ -151,7 +151,20 @@ impl Coordinator {
         match message.body {
             UpBody::Hello(_) => {}
             UpBody::Heartbeat(heartbeat) => self.heartbeat(node, message.seq, heartbeat, now),
-            UpBody::Goodbye => self.lost_stream(conn),
+            UpBody::Goodbye => {
+                self.lost_stream(conn);
+                self.goodbye(node, now);
+            }
+        }
+    }
+
+    /// A daemon's last word: its dispatchers have stopped and its maintainers do not act, nor will any in this
+    /// life. Stored, because the daemon that hears it may be the one that says it.
+    fn goodbye(&mut self, node: NodeIx, now: Time) {
+        let rec = &self.cluster.node(node).rec;
+        if !rec.goodbye && !rec.foreign {
+            let next = Node { goodbye: true, ..rec.clone() };
+            self.change(now, |txn, _| txn.put(Change::Node(next)));
         }
     }
 
@@ -275,6 +288,7 @@ impl Coordinator {
             foreign: hello.cluster.is_some_and(|cluster| cluster != self.cluster.meta().cluster),
             registered_at: before.map_or(now, |node| node.registered_at),
             lingers: self.lingers(before, hello, now),
+            goodbye: before.is_some_and(|node| node.goodbye && node.life == hello.life),
         }
     }
 
@@ -289,7 +303,11 @@ impl Coordinator {
         if part.is_some_and(|part| part.options.then == Then::AwaitStop) {
             return;
         }
-        if self.cluster.instances_on(node).all(|instance| instance.is_over()) {
+        // What is left keeps running, and the daemon is needed for it.
+        let said = self.dispatchers_last_said(node);
+        let feeds = self.cluster.maintainer_count(&entry.rec.id) > 0
+            || said.is_some_and(|counts| counts.values().any(|count| *count > 0));
+        if !feeds && self.cluster.instances_on(node).all(|instance| instance.is_over()) {
             self.send(node, DownBody::Leave);
         }
     }

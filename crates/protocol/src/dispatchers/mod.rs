@@ -112,7 +112,10 @@ pub struct Dispatchers {
     arriving_max: usize,
     arriving: usize,
     live: usize,
+    /// It has no lease.
     fenced: bool,
+    /// The daemon is to end: whatever leases it gets, it takes nothing on.
+    stopping: bool,
     next_progress: Option<Time>,
     out: Vec<Output>,
 }
@@ -126,6 +129,7 @@ impl Dispatchers {
             arriving: 0,
             live: 0,
             fenced: true,
+            stopping: false,
             next_progress: None,
             out: Vec::new(),
         }
@@ -202,6 +206,7 @@ impl Dispatchers {
         // One that knows less of the closed set than the maintainer might be in it.
         let behind = roster.revision().is_none_or(|known| known < revision);
         let refusal = match () {
+            () if self.stopping => Some((Code::NoEligibleNode, "its daemon is stopping")),
             () if self.fenced => Some((Code::Fenced, "it has no lease")),
             () if behind => Some((Code::NoEligibleNode, "it has not heard which nodes are closed")),
             () if roster.is_closed(&self.me) => Some((Code::NoEligibleNode, "it is closed")),
@@ -389,13 +394,13 @@ impl Dispatchers {
 
     /// It has no lease, or is about to end.
     pub fn is_fenced(&self) -> bool {
-        self.fenced
+        self.fenced || self.stopping
     }
 
     /// The daemon is to end: everything stops with its final checkpoint.
     pub fn stop_all(&mut self, now: Time) {
         self.give_up_arriving(Code::NoEligibleNode, "its daemon is stopping");
-        self.fenced = true;
+        self.stopping = true;
         for (feed, span) in self.all() {
             self.with(&feed, &span, |local, tasks| local.stop_running(now + STOP_PATIENCE, tasks));
             self.tell(&feed, &span, None);

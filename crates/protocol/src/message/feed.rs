@@ -31,7 +31,8 @@ pub struct RosterNode {
     pub rpc: String,
     /// Nothing may be placed there.
     pub closed: bool,
-    /// Its lease is over: what ran there was stopped by its own fence.
+    /// Nothing runs there: its lease is over, and its own fence has stopped what ran; or this life of it has
+    /// said goodbye.
     pub offline: bool,
     pub labels: BTreeMap<String, String>,
 }

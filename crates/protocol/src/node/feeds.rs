@@ -125,6 +125,11 @@ impl Feeds {
         self.dispatchers.live() == 0
     }
 
+    /// Nothing of any feed would be missed.
+    pub fn is_empty(&self) -> bool {
+        self.is_quiet() && !self.maintainers.values().any(|kept| kept.maintainer.acts())
+    }
+
     pub fn take_roster(&mut self, roster: &Roster, now: Time) -> bool {
         if !self.roster.take(roster) {
             return false;

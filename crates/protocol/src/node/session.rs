@@ -111,9 +111,7 @@ impl Node {
                 self.out.push(Output::Duty(duty))
             }
             // Whatever was found here since then keeps the daemon up.
-            DownBody::Leave if !self.foreign && !self.instances.values().any(Local::has_process) => {
-                self.out.push(Output::Leave);
-            }
+            DownBody::Leave if !self.foreign && self.is_empty() => self.out.push(Output::Leave),
             DownBody::Orders(_)
             | DownBody::Sets(_)
             | DownBody::Roster(_)
@@ -121,6 +119,10 @@ impl Node {
             | DownBody::Duty(_)
             | DownBody::Leave => {}
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.feeds.is_empty() && !self.instances.values().any(Local::has_process)
     }
 
     /// An older term is a coordinator that does not know yet that it was replaced.

@@ -2,6 +2,8 @@
 //! time. The simulator runs the same machines under random faults.
 
 mod bench;
+mod deadlines;
+mod goodbyes;
 mod lessons;
 mod properties;
 mod recovery;

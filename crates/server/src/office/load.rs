@@ -103,6 +103,7 @@ mod tests {
                 foreign: false,
                 registered_at: model::Time(0),
                 lingers: None,
+                goodbye: false,
             }));
         }
         cluster.apply(&Change::Service(model::Service {

@@ -30,6 +30,7 @@ fn node(id: &str, health: Health) -> Node {
         foreign: false,
         registered_at: Time(0),
         lingers: None,
+        goodbye: false,
     }
 }
 

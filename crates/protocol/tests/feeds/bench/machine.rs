@@ -108,6 +108,8 @@ impl Bench {
         self.give(name, Input::Stopping);
         let may = |bench: &Bench| bench.machines[name].node.as_ref().is_some_and(Node::may_end);
         self.until("it may end", may);
+        // Last words get out before their streams go.
+        self.settle();
         self.kill(name);
     }
 
@@ -121,6 +123,11 @@ impl Bench {
 
     /// Another daemon with the same id registers and goes away again.
     pub fn rival(&mut self, name: Name) {
+        self.rival_with(name, &[]);
+    }
+
+    /// As [`rival`](Self::rival), and says this before it goes.
+    pub fn rival_with(&mut self, name: Name, words: &[UpBody]) {
         self.conns += 1;
         let conn = ConnId(self.conns);
         let hello = Hello {
@@ -139,6 +146,9 @@ impl Bench {
             edge: Default::default(),
         };
         self.tell(Told::Up { conn, message: Up { seq: 1, body: UpBody::Hello(hello) } });
+        for (body, seq) in words.iter().zip(2..) {
+            self.tell(Told::Up { conn, message: Up { seq, body: body.clone() } });
+        }
         self.tell(Told::Closed { conn });
         self.settle();
     }
@@ -176,7 +186,7 @@ impl Bench {
         }
     }
 
-    pub(super) fn give(&mut self, name: Name, input: Input) {
+    pub fn give(&mut self, name: Name, input: Input) {
         let Some(machine) = self.machines.get_mut(name).filter(|machine| !machine.paused) else { return };
         let Some(node) = &mut machine.node else { return };
         for output in node.handle(self.now, input) {

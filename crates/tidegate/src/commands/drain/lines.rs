@@ -76,7 +76,9 @@ fn since(before: Option<Told>, part: &DrainStatusView) -> (Told, Vec<String>) {
         && !before.as_ref().is_some_and(|before| before.deadline_reached)
         && !is_over(part)
     {
-        lines.push("the deadline is reached: what is left is stopped, but for stateful instances".to_owned());
+        let feeds = part.remaining.maintainers + part.remaining.dispatchers.values().sum::<u64>() > 0;
+        let but = if feeds { "stateful instances and feeds" } else { "stateful instances" };
+        lines.push(format!("the deadline is reached: what is left is stopped, but for {but}"));
     }
     if now.stalled && !before.as_ref().is_some_and(|before| before.stalled) {
         lines.push("stalled: nothing has left for a while".to_owned());

@@ -21,10 +21,18 @@ pub fn counts(remaining: &RemainingView) -> Counts {
 /// `3 stateless, 1 system left`, or `nothing left`.
 pub fn left(remaining: &RemainingView) -> String {
     let named = CLASSES.iter().zip(counts(remaining)).filter(|(_, count)| *count > 0);
-    let parts: Vec<String> = named.map(|(class, count)| format!("{count} {class}")).collect();
+    let parts: Vec<String> = named.map(|(class, count)| format!("{count} {}", of(class, count))).collect();
     match parts.is_empty() {
         true => "nothing left".to_owned(),
         false => format!("{} left", parts.join(", ")),
+    }
+}
+
+/// Some classes are named by what is counted, the others by what it is like.
+fn of(class: &str, count: u64) -> &str {
+    match (class, count) {
+        ("maintainers" | "dispatchers" | "stores", 1) => &class[..class.len() - 1],
+        _ => class,
     }
 }
 
@@ -49,7 +57,13 @@ pub fn deadline(part: &DrainStatusView) -> Option<String> {
         return None;
     }
     if part.deadline_reached {
-        return Some("the deadline is over: what is left is being stopped".to_owned());
+        let units = ["stateless", "batch", "system", "stateful"];
+        let counts = CLASSES.iter().zip(counts(&part.remaining));
+        let stopped = counts.clone().filter(|(class, _)| units.contains(class)).any(|(_, count)| count > 0);
+        return Some(match stopped || counts.map(|(_, count)| count).sum::<u64>() == 0 {
+            true => "the deadline is over: what is left is being stopped".to_owned(),
+            false => "the deadline is over".to_owned(),
+        });
     }
     match &part.deadline {
         None => Some("no deadline".to_owned()),
