@@ -9,7 +9,7 @@
 mod link;
 mod moves;
 mod offline;
-mod slots;
+pub(crate) mod slots;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
