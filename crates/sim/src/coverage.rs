@@ -86,6 +86,7 @@ pub const EXPECTED: &[&str] = &[
     "late dispatcher refused by its sink",
     "maintainer handed over",
     "maintainer placed anew",
+    "message between nodes by way of the coordinator",
     "message between nodes lost",
     "preparation failed",
     "span appeared",

@@ -542,7 +542,7 @@ impl World {
     }
 }
 
-fn short(body: &PeerBody) -> String {
+pub fn short(body: &PeerBody) -> String {
     let held = |held: &[Held]| {
         let one = |held: &Held| format!("{} {:?} {:x}", held.span, held.state, held.epoch.0);
         held.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -16,6 +16,10 @@ const ONCE_FAILED: &[(u64, &str)] = &[
     (82, "an available instance left its draining node for one that was not available yet"),
     (94, "a batch fell back to its last good release and ran it again and again"),
     (106, "a new life of the daemon started what an earlier one had reported as over"),
+    (
+        135,
+        "a node whose daemon was back before anybody missed it got no instance of a service that came meanwhile",
+    ),
     (228, "a failed release was called complete with an instance of the old one left"),
     (241, "without surge and without room a move waited in silence, and for ever"),
     (811, "disabling a node let an available instance elsewhere go as well"),

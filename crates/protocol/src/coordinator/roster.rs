@@ -7,7 +7,7 @@ use model::{Change, Lingering, Millis, Node, NodeId, NodeIx, ProcessEpoch, Term,
 
 use super::{Coordinator, timers::Timer};
 use crate::message::{
-    DownBody, Hello, SetRevision,
+    DownBody, Hello, Peer, SetRevision,
     feed::{Roster, RosterNode},
 };
 
@@ -131,6 +131,19 @@ impl Coordinator {
     pub(super) fn life_that_counts(&self, node: NodeIx) -> ProcessEpoch {
         let rec = &self.cluster.node(node).rec;
         rec.lingers.map_or(rec.process_epoch, |lingers| lingers.epoch)
+    }
+
+    /// Passes on what a maintainer and a node that cannot reach each other have to say. Which lives it means
+    /// is checked where it arrives, as of any message between nodes.
+    pub(super) fn relay(&mut self, from: NodeIx, to: &NodeId, message: Peer) {
+        let rec = &self.cluster.node(from).rec;
+        let own = message.from == rec.id && message.from_epoch == rec.process_epoch && !rec.foreign;
+        // Of one that has been succeeded nothing is passed on.
+        let feed = self.cluster.feed(message.feed.as_str());
+        let present = feed.is_some_and(|feed| feed.epoch == message.maintainer);
+        if let Some(to) = self.cluster.node_ix(to.as_str()).filter(|_| own && present) {
+            self.send(to, DownBody::Relay(message));
+        }
     }
 
     /// Tells nodes what changed, if that cannot wait.

@@ -28,6 +28,9 @@ pub use local::STOP_PATIENCE;
 
 /// Progress goes to maintainers this often at most.
 const PROGRESS_EVERY: Millis = Millis(500);
+/// A maintainer that had to ask by way of the coordinator is told of news that way for this long: it asks
+/// again before that.
+const RELAY_FOR: Millis = Millis::secs(15);
 
 /// What is asked of the shell for one span. `run` tells the tasks of a span from each other; the
 /// shell answers with [`TaskNews`], and every task ends with `Ended`.
@@ -73,8 +76,8 @@ pub struct TaskFailure {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// To the maintainer of a feed.
-    Peer { to: NodeId, feed: FeedName, maintainer: MaintainerEpoch, body: PeerBody },
+    /// To the maintainer of a feed; `relayed`: by way of the coordinator.
+    Peer { to: NodeId, feed: FeedName, maintainer: MaintainerEpoch, body: PeerBody, relayed: bool },
     Task {
         feed: FeedName,
         span: SpanName,
@@ -102,6 +105,8 @@ struct Hosted {
     progressed: BTreeSet<SpanName>,
     /// Spans with a timer.
     timed: BTreeSet<SpanName>,
+    /// Its maintainer asks by way of the coordinator: until then it is told so, too.
+    relay_until: Time,
 }
 
 #[derive(Debug)]
@@ -140,9 +145,11 @@ impl Dispatchers {
     }
 
     /// A message of a maintainer. Which life of the sender and of this node it means was checked.
-    pub fn heard(&mut self, peer: &Peer, roster: &RosterView, now: Time) {
+    pub fn heard(&mut self, peer: &Peer, relayed: bool, roster: &RosterView, now: Time) {
         match &peer.body {
-            PeerBody::Ask { spec, mark, heard } => self.asked(peer, (spec, mark), *heard),
+            PeerBody::Ask { spec, mark, heard } => {
+                self.asked(peer, (spec, mark), *heard, relayed.then_some(now));
+            }
             PeerBody::Orders { roster: revision, orders } => {
                 self.ordered(peer, *revision, orders, roster, now)
             }
@@ -153,7 +160,13 @@ impl Dispatchers {
         }
     }
 
-    fn asked(&mut self, peer: &Peer, (spec, mark): (&Arc<FeedSpec>, &Option<String>), heard: Option<u64>) {
+    fn asked(
+        &mut self,
+        peer: &Peer,
+        (spec, mark): (&Arc<FeedSpec>, &Option<String>),
+        heard: Option<u64>,
+        relayed_at: Option<Time>,
+    ) {
         let hosted = self.feeds.entry(peer.feed.clone()).or_insert_with(|| Hosted {
             maintainer: peer.maintainer,
             at: peer.from.clone(),
@@ -164,6 +177,7 @@ impl Dispatchers {
             news: BTreeMap::new(),
             progressed: BTreeSet::new(),
             timed: BTreeSet::new(),
+            relay_until: Time(0),
         });
         if peer.maintainer < hosted.maintainer {
             return;
@@ -171,7 +185,11 @@ impl Dispatchers {
         if peer.maintainer > hosted.maintainer {
             // What the one before was told counts for nothing.
             (hosted.maintainer, hosted.at, hosted.number) = (peer.maintainer, peer.from.clone(), 0);
+            hosted.relay_until = Time(0);
             hosted.news.clear();
+        }
+        if let Some(now) = relayed_at {
+            hosted.relay_until = now + RELAY_FOR;
         }
         if mark.is_some() || hosted.spec != *spec {
             hosted.mark = mark.clone();
@@ -182,13 +200,15 @@ impl Dispatchers {
                 PeerBody::Same { number, load: self.live as u32 }
             }
             Some(_) | None => {
+                // Two inventories of one number say the same, whichever comes first.
+                hosted.number += u64::from(!hosted.news.is_empty());
                 hosted.news.clear();
                 let held = hosted.spans.iter().map(|(span, local)| local.held(span)).collect();
                 PeerBody::Inventory { number: hosted.number, load: self.live as u32, held }
             }
         };
-        let (to, maintainer) = (hosted.at.clone(), hosted.maintainer);
-        self.out.push(Output::Peer { to, feed: peer.feed.clone(), maintainer, body });
+        let (to, maintainer, relayed) = (hosted.at.clone(), hosted.maintainer, relayed_at.is_some());
+        self.out.push(Output::Peer { to, feed: peer.feed.clone(), maintainer, body, relayed });
     }
 
     fn ordered(
@@ -425,11 +445,11 @@ impl Dispatchers {
             self.with(&feed, &span, |local, tasks| local.advance(now, tasks));
         }
         self.say_progress(now);
-        self.say_news();
+        self.say_news(now);
         std::mem::take(&mut self.out)
     }
 
-    fn say_news(&mut self) {
+    fn say_news(&mut self, now: Time) {
         let load = self.live as u32;
         for (feed, hosted) in &mut self.feeds {
             if hosted.news.is_empty() {
@@ -455,8 +475,15 @@ impl Dispatchers {
                 }
             });
             let body = PeerBody::News { number: hosted.number, load, held: held.collect() };
-            let (to, maintainer) = (hosted.at.clone(), hosted.maintainer);
-            self.out.push(Output::Peer { to, feed: feed.clone(), maintainer, body });
+            // Said both ways: their number tells the second from the next.
+            let ways: &[bool] = if now < hosted.relay_until { &[false, true] } else { &[false] };
+            self.out.extend(ways.iter().map(|relayed| Output::Peer {
+                to: hosted.at.clone(),
+                feed: feed.clone(),
+                maintainer: hosted.maintainer,
+                body: body.clone(),
+                relayed: *relayed,
+            }));
         }
     }
 
@@ -481,7 +508,7 @@ impl Dispatchers {
             if !spans.is_empty() {
                 let (to, maintainer) = (hosted.at.clone(), hosted.maintainer);
                 let body = PeerBody::Progress { spans };
-                self.out.push(Output::Peer { to, feed: feed.clone(), maintainer, body });
+                self.out.push(Output::Peer { to, feed: feed.clone(), maintainer, body, relayed: false });
             }
         }
     }

@@ -61,6 +61,12 @@ impl Maintainer {
         }
         for (id, host) in self.hosts.iter().filter(|(_, host)| host.is_silent()) {
             let message = match host.heard {
+                Some(_) if host.relayed => {
+                    format!(
+                        "{id} does not answer the maintainer on {}; the coordinator is between them",
+                        self.me
+                    )
+                }
                 Some(_) => format!("{id} does not answer the maintainer on {}", self.me),
                 None => format!("{id} has not said what it runs: spans that nobody vouches for wait for it"),
             };

@@ -7,4 +7,5 @@ mod goodbyes;
 mod lessons;
 mod properties;
 mod recovery;
+mod relays;
 mod spans;

@@ -113,7 +113,7 @@ fn a_start_whose_answer_is_lost_runs_where_it_was_sent_and_nowhere_else() {
             }),
             _ => false,
         },
-        _ => false,
+        _ => letter.is_relayed(),
     });
     bench.tables.sources.get_mut("orders").expect("a source").extend([span("u0"), span("u1"), span("u2")]);
     bench.until("all run", |bench| bench.all_run("orders"));
