@@ -62,7 +62,7 @@ fn begun(order: Arc<Maintain>) -> (Maintainer, RosterView, Vec<Output>) {
         maintainer: MaintainerEpoch(1),
         body: PeerBody::Inventory { number: 0, load: 0, held: Vec::new() },
     };
-    maintainer.heard(&answer, Time(10));
+    maintainer.heard(&answer, false, Time(10));
     said.extend(maintainer.advance(&roster, Time(10)));
     (maintainer, roster, said)
 }
