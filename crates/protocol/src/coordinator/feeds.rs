@@ -7,11 +7,11 @@ use std::{
 
 use model::{
     Change, Checkpoint, Code, EventKind, Feed, FeedName, FeedState, Maintainer, MaintainerEpoch, Millis,
-    NodeId, NodeIx, ProcessEpoch, SpanSet, Time,
+    NodeIx, SpanSet, Time, Txn,
 };
 use planner::feeds::{self, Budget, Planned, Seen};
 
-use super::{Coordinator, timers::Timer};
+use super::{Coordinator, roster::knows_roster, timers::Timer};
 use crate::{
     maintainer::UNEVEN_FROM,
     message::{
@@ -57,6 +57,8 @@ pub(super) struct FeedDesk {
     unacked: BTreeSet<FeedName>,
     /// Dispatchers that each feed may have on the move.
     pub grants: BTreeMap<FeedName, u32>,
+    /// Nodes that are to be left: it is theirs what has to move.
+    leaving: BTreeSet<NodeIx>,
     /// Feeds that nodes have unequal shares of: they may move a few while no closed node is emptied.
     uneven: BTreeSet<FeedName>,
 }
@@ -78,51 +80,41 @@ impl Coordinator {
         // Nobody is a destination before it was told who is closed.
         self.send_roster(now);
         let dirty = std::mem::take(&mut self.feeds.dirty);
-        let seen_of = std::mem::take(&mut self.feeds.seen);
+        let (sessions, revision, seen_of) = (&self.sessions, self.roster.revision(), &self.feeds.seen);
         let phase = |feed: &Feed| {
             let epoch = feed.maintainer.as_ref().map(|maintainer| maintainer.epoch);
             let report = seen_of.get(&feed.name).and_then(|seen| seen.report.as_ref());
             report.filter(|report| Some(report.epoch) == epoch).map(|report| report.phase)
         };
-        let ready: BTreeSet<NodeId> = self
-            .cluster
-            .nodes()
-            .filter(|(_, entry)| self.knows_roster(&entry.rec.id))
-            .map(|(_, entry)| entry.rec.id.clone())
-            .collect();
-        let lives: BTreeMap<NodeId, ProcessEpoch> = self
-            .cluster
-            .nodes()
-            .map(|(ix, entry)| (entry.rec.id.clone(), self.life_that_counts(ix)))
-            .collect();
         let patience = Millis(2 * self.timing.heartbeat.0);
         let waits_since = |feed: &Feed| {
             let wait = seen_of.get(&feed.name).and_then(|seen| seen.wait.as_ref());
             wait.filter(|(code, _, _)| *code == Code::NoEligibleNode).map_or(now, |(_, _, since)| *since)
         };
         let seen = Seen {
-            ready: &|node| ready.contains(node),
+            ready: &|node, rec| knows_roster(rec, sessions.get(&node), revision),
             paused: self.paused_since.is_some(),
             patient_until: &|feed| waits_since(feed) + patience,
-            life: &|node| lives.get(node).copied(),
             working: &|feed| matches!(phase(feed), Some(Phase::Working | Phase::Cleaned)),
             gave_up: &|feed| phase(feed) == Some(Phase::Quiesced),
         };
-        let mut budget = Budget::new(&self.cluster, &seen, self.feed_limits, now);
+        let mut budget = Budget::new(self.feed_limits);
         let epoch = |cluster: &model::Cluster, name: &FeedName| {
             cluster.feed(name.as_str()).and_then(|feed| feed.maintainer.as_ref()).map(|taker| taker.epoch)
         };
         let mut planned: Vec<Planned> = Vec::with_capacity(dirty.len());
+        let mut txn = Txn::new(&mut self.cluster, now);
         for name in &dirty {
-            let before = epoch(&self.cluster, name);
-            planned.push(self.change(now, |txn, _| feeds::plan(txn, name, &seen, &mut budget)));
-            let after = epoch(&self.cluster, name);
+            let before = epoch(&txn, name);
+            planned.push(feeds::plan(&mut txn, name, &seen, &mut budget));
+            let after = epoch(&txn, name);
             if let (Some(_), Some(taker)) = (before, after.filter(|_| before != after)) {
                 let unfinished = self.feeds.handed_over.insert(name.clone(), taker);
                 self.feeds.moves.maintainers_failed += u64::from(unfinished.is_some());
             }
         }
-        self.feeds.seen = seen_of;
+        let made = txn.finish();
+        self.changed(made, now);
         for (name, planned) in dirty.into_iter().zip(planned) {
             self.feeds.dirty.remove(&name);
             self.planned_feed(&name, planned, now);
@@ -414,7 +406,12 @@ impl Coordinator {
 
     /// Maintainers on a node, and what waits for nodes, are looked at again.
     pub(super) fn feeds_follow(&mut self, node: NodeIx) {
-        let id = self.cluster.node(node).rec.id.clone();
+        let entry = self.cluster.node(node);
+        let id = entry.rec.id.clone();
+        match entry.is_draining() || entry.rec.is_closed() {
+            true => self.feeds.leaving.insert(node),
+            false => self.feeds.leaving.remove(&node),
+        };
         let here: Vec<FeedName> = self.cluster.maintainers_on(&id).cloned().collect();
         self.feeds.dirty.extend(here);
         self.wake_feeds();
@@ -425,8 +422,7 @@ impl Coordinator {
     /// is silent.
     pub fn dispatchers_on(&self, node: NodeIx) -> Option<&BTreeMap<FeedName, u32>> {
         let session = self.sessions.get(&node)?;
-        let alone = self.cluster.node(node).rec.lingers.is_none();
-        let knows = alone && session.is_open() && session.roster == Some(self.roster.revision());
+        let knows = knows_roster(&self.cluster.node(node).rec, Some(session), self.roster.revision());
         (knows || self.cluster.feeds().next().is_none()).then_some(&session.dispatchers)
     }
 
@@ -451,13 +447,10 @@ impl Coordinator {
     /// granted counts until its maintainer has acknowledged less.
     fn allot_moves(&mut self) {
         let mut wants: BTreeMap<FeedName, u32> = BTreeMap::new();
-        for (ix, session) in &self.sessions {
-            let entry = self.cluster.node(*ix);
-            let leaves = entry.is_draining() || entry.rec.is_closed();
-            if leaves && self.paused_since.is_none() {
-                for (feed, count) in &session.dispatchers {
-                    *wants.entry(feed.clone()).or_insert(0) += count;
-                }
+        let leaving = self.feeds.leaving.iter().filter(|_| self.paused_since.is_none());
+        for session in leaving.filter_map(|ix| self.sessions.get(ix)) {
+            for (feed, count) in &session.dispatchers {
+                *wants.entry(feed.clone()).or_insert(0) += count;
             }
         }
         if wants.is_empty() {

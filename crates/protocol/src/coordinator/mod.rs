@@ -290,6 +290,7 @@ impl Coordinator {
         for node in all {
             self.watch_lingering(node, now, Some(now));
             self.roster_follows(node, now);
+            self.feeds_follow(node);
         }
         for node in up {
             self.heard.insert(node, now);
@@ -373,7 +374,12 @@ impl Coordinator {
     fn change<R>(&mut self, now: Time, make: impl FnOnce(&mut Txn<'_>, &mut Ids) -> R) -> R {
         let mut txn = Txn::new(&mut self.cluster, now);
         let result = make(&mut txn, &mut self.ids);
-        let (changes, events) = txn.finish();
+        let made = txn.finish();
+        self.changed(made, now);
+        result
+    }
+
+    fn changed(&mut self, (changes, events): (Vec<Change>, Vec<Event>), now: Time) {
         self.take_note(&changes, now);
         for group in changes.chunks(GROUP_RECORDS_MAX) {
             let ops = group.iter().map(|change| encode_change(&self.cluster, change)).collect();
@@ -381,7 +387,6 @@ impl Coordinator {
         }
         let group = self.log.last_group();
         self.outbox.extend(events.into_iter().map(|event| (group, Output::Event(event))));
-        result
     }
 
     /// What has to be looked at again because of these changes.

@@ -32,6 +32,10 @@ const PROGRESS_EVERY: Millis = Millis(500);
 /// again before that.
 const RELAY_FOR: Millis = Millis::secs(15);
 
+/// A feed that nobody has asked about for this long, and of which nothing runs here, is forgotten: it was
+/// removed. A maintainer asks every few seconds; what it would want to know of old is in the sink.
+const FORGET_AFTER: Millis = Millis::secs(3600);
+
 /// What is asked of the shell for one span. `run` tells the tasks of a span from each other; the
 /// shell answers with [`TaskNews`], and every task ends with `Ended`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +111,7 @@ struct Hosted {
     timed: BTreeSet<SpanName>,
     /// Its maintainer asks by way of the coordinator: until then it is told so, too.
     relay_until: Time,
+    asked_at: Time,
 }
 
 #[derive(Debug)]
@@ -122,6 +127,8 @@ pub struct Dispatchers {
     /// The daemon is to end: whatever leases it gets, it takes nothing on.
     stopping: bool,
     next_progress: Option<Time>,
+    /// When it is looked next at what may be forgotten.
+    forget_at: Time,
     out: Vec<Output>,
 }
 
@@ -136,6 +143,7 @@ impl Dispatchers {
             fenced: true,
             stopping: false,
             next_progress: None,
+            forget_at: Time(0),
             out: Vec::new(),
         }
     }
@@ -148,7 +156,7 @@ impl Dispatchers {
     pub fn heard(&mut self, peer: &Peer, relayed: bool, roster: &RosterView, now: Time) {
         match &peer.body {
             PeerBody::Ask { spec, mark, heard } => {
-                self.asked(peer, (spec, mark), *heard, relayed.then_some(now));
+                self.asked(peer, (spec, mark), *heard, relayed, now);
             }
             PeerBody::Orders { roster: revision, orders } => {
                 self.ordered(peer, *revision, orders, roster, now)
@@ -165,7 +173,8 @@ impl Dispatchers {
         peer: &Peer,
         (spec, mark): (&Arc<FeedSpec>, &Option<String>),
         heard: Option<u64>,
-        relayed_at: Option<Time>,
+        relayed: bool,
+        now: Time,
     ) {
         let hosted = self.feeds.entry(peer.feed.clone()).or_insert_with(|| Hosted {
             maintainer: peer.maintainer,
@@ -178,6 +187,7 @@ impl Dispatchers {
             progressed: BTreeSet::new(),
             timed: BTreeSet::new(),
             relay_until: Time(0),
+            asked_at: now,
         });
         if peer.maintainer < hosted.maintainer {
             return;
@@ -188,7 +198,8 @@ impl Dispatchers {
             hosted.relay_until = Time(0);
             hosted.news.clear();
         }
-        if let Some(now) = relayed_at {
+        hosted.asked_at = now;
+        if relayed {
             hosted.relay_until = now + RELAY_FOR;
         }
         if mark.is_some() || hosted.spec != *spec {
@@ -207,7 +218,7 @@ impl Dispatchers {
                 PeerBody::Inventory { number: hosted.number, load: self.live as u32, held }
             }
         };
-        let (to, maintainer, relayed) = (hosted.at.clone(), hosted.maintainer, relayed_at.is_some());
+        let (to, maintainer) = (hosted.at.clone(), hosted.maintainer);
         self.out.push(Output::Peer { to, feed: peer.feed.clone(), maintainer, body, relayed });
     }
 
@@ -436,6 +447,7 @@ impl Dispatchers {
 
     /// What time alone brings about, and everything that is to be said.
     pub fn advance(&mut self, now: Time) -> Vec<Output> {
+        self.forget_removed(now);
         let due: Vec<(FeedName, SpanName)> = self
             .feeds
             .iter()
@@ -447,6 +459,17 @@ impl Dispatchers {
         self.say_progress(now);
         self.say_news(now);
         std::mem::take(&mut self.out)
+    }
+
+    fn forget_removed(&mut self, now: Time) {
+        if now < self.forget_at {
+            return;
+        }
+        let is_needed = |hosted: &Hosted| {
+            now.since(hosted.asked_at) < FORGET_AFTER || hosted.spans.values().any(Local::is_live)
+        };
+        self.feeds.retain(|_, hosted| is_needed(hosted));
+        self.forget_at = now + FORGET_AFTER;
     }
 
     fn say_news(&mut self, now: Time) {
@@ -529,6 +552,11 @@ impl Dispatchers {
 
     pub fn live(&self) -> usize {
         self.live
+    }
+
+    /// Feeds that it knows of, for the simulator's checks.
+    pub fn feeds(&self) -> impl Iterator<Item = &FeedName> {
+        self.feeds.keys()
     }
 
     /// What runs here with which epoch, for the simulator's checks.
