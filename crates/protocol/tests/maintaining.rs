@@ -46,6 +46,7 @@ fn maintain(state: FeedState, spans: &[&str]) -> Arc<Maintain> {
         spans: SpanSet { generation: u64::from(!spans.is_empty()), names: names.into() },
         checkpoint: None,
         moves: 10,
+        asked: Vec::new(),
     })
 }
 

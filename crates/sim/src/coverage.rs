@@ -88,6 +88,7 @@ pub const EXPECTED: &[&str] = &[
     "maintainer placed anew",
     "message between nodes by way of the coordinator",
     "message between nodes lost",
+    "move asked for by hand",
     "preparation failed",
     "span appeared",
     "span taken over",

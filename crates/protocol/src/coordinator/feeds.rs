@@ -11,7 +11,7 @@ use model::{
 };
 use planner::feeds::{self, Budget, Planned, Seen};
 
-use super::{Coordinator, roster::knows_roster, timers::Timer};
+use super::{Coordinator, asked_moves::AskedMoves, roster::knows_roster, timers::Timer};
 use crate::{
     maintainer::UNEVEN_FROM,
     message::{
@@ -57,6 +57,7 @@ pub(super) struct FeedDesk {
     unacked: BTreeSet<FeedName>,
     /// Dispatchers that each feed may have on the move.
     pub grants: BTreeMap<FeedName, u32>,
+    pub asked: AskedMoves,
     /// Nodes that are to be left: it is theirs what has to move.
     leaving: BTreeSet<NodeIx>,
     /// Feeds that nodes have unequal shares of: they may move a few while no closed node is emptied.
@@ -129,6 +130,7 @@ impl Coordinator {
             self.feeds.grants.remove(name);
             self.feeds.uneven.remove(name);
             self.feeds.handed_over.remove(name);
+            self.feeds.asked.forget(name);
             return;
         }
         if let Some(at) = planned.wake_at {
@@ -197,6 +199,7 @@ impl Coordinator {
     /// The order for the present maintainer, with a revision that rises when it changes.
     fn maintain(&mut self, feed: Feed, maintainer: &Maintainer, moves: u32) -> Option<Arc<Maintain>> {
         let first = SetRevision { term: self.term, number: 1 };
+        let asked = self.feeds.asked.of(&feed.name);
         let seen = self.feeds.seen.entry(feed.name.clone()).or_default();
         let before = seen.order.as_ref().filter(|(epoch, _)| *epoch == maintainer.epoch).map(|(_, o)| o);
         let next = Maintain {
@@ -207,6 +210,7 @@ impl Coordinator {
             // A floor for spans nobody knows: it need not follow every stored checkpoint.
             checkpoint: before.map_or(feed.checkpoint, |before| before.checkpoint),
             moves,
+            asked,
         };
         let order = match before {
             Some(before) if **before == next => before.clone(),
@@ -372,6 +376,13 @@ impl Coordinator {
         if next.checkpoint != feed.checkpoint {
             seen.stored_at = now;
         }
+        let knows_all = seen
+            .order
+            .as_ref()
+            .is_some_and(|(epoch, order)| *epoch == report.epoch && report.revision >= order.revision);
+        if knows_all && report.phase == Phase::Working && self.feeds.asked.left(&name, &report.asked) {
+            self.feeds.dirty.insert(name.clone());
+        }
         let cleaned = report.phase == Phase::Cleaned && feed.state == FeedState::Removing;
         let said = report.clone();
         seen.report = Some(report);
@@ -460,7 +471,7 @@ impl Coordinator {
         if wants.is_empty() && self.feeds.grants.is_empty() {
             return;
         }
-        let total = self.feed_limits.moves_total;
+        let total = self.feed_limits.moves_total.saturating_sub(self.feeds.asked.count() as u32);
         let share = (total / (wants.len() as u32).max(1)).max(1);
         let effective = |desk: &FeedDesk, name: &FeedName| {
             let seen = desk.seen.get(name);

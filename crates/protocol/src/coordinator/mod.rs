@@ -5,6 +5,7 @@
 //! events) waits until those changes are committed.
 
 mod apply;
+mod asked_moves;
 mod captures;
 mod drains;
 mod edges;
@@ -356,7 +357,10 @@ impl Coordinator {
                 Timer::Drains => self.drains_dirty = true,
                 Timer::Balance => self.balance(now),
                 Timer::LastNode => self.reopen_last_node(now),
-                Timer::Feeds => self.wake_feeds(),
+                Timer::Feeds => {
+                    self.give_up_asked(now);
+                    self.wake_feeds();
+                }
                 Timer::Roster => self.send_roster(now),
                 Timer::Lingers(node) => self.lingers_no_more(node, now),
                 Timer::Resend(node) => self.resend_orders(node, now),

@@ -122,7 +122,7 @@ impl Host {
         self.running.len() as u32 + self.incoming
     }
 
-    fn may_take(&self, per_node: u32, now: Time) -> bool {
+    pub fn may_take(&self, per_node: u32, now: Time) -> bool {
         self.heard.is_some() && !self.is_silent() && self.incoming < per_node && self.avoid_until <= now
     }
 

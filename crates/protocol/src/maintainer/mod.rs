@@ -84,6 +84,8 @@ pub struct Maintainer {
     unknown: BTreeSet<SpanName>,
     moving: u32,
     moved: u64,
+    /// Moves that were asked for and are still to be made, by number.
+    asked: Vec<u64>,
     /// The lower half of the next span epoch.
     next_start: u32,
     retries: BTreeSet<(Time, SpanName)>,
@@ -123,6 +125,7 @@ impl Maintainer {
             unknown: BTreeSet::new(),
             moving: 0,
             moved: 0,
+            asked: Vec::new(),
             next_start: 1,
             retries: BTreeSet::new(),
             look: Chore::Due { at: now, failures: 0 },

@@ -117,6 +117,7 @@ impl Maintainer {
             moved: self.moved,
             absent,
             held_back: self.looked.as_ref().and_then(|looked| looked.held_back),
+            asked: self.asked.clone(),
             troubles: self.troubles(),
         };
         if self.report.as_ref() != Some(&next) {

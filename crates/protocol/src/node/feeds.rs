@@ -206,6 +206,7 @@ impl Feeds {
             moved: 0,
             absent: 0,
             held_back: None,
+            asked: Vec::new(),
             troubles: Vec::new(),
         };
         self.never_here.insert(feed, report);
