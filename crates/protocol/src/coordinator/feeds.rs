@@ -366,7 +366,8 @@ impl Coordinator {
         let moved = report.moved - counted.min(report.moved);
         let due = now.since(seen.stored_at) >= CHECKPOINT_STORED_EVERY;
         let mut next = feed.clone();
-        if let Some(names) = report.spans.clone() {
+        let seen_again = |names: &Arc<[_]>| feed.spans.generation > 0 && *names == feed.spans.names;
+        if let Some(names) = report.spans.clone().filter(|names| !seen_again(names)) {
             next.spans = SpanSet { generation: feed.spans.generation + 1, names };
         }
         let checkpoint = raised(feed.checkpoint, report.checkpoint);

@@ -32,6 +32,10 @@ const PROGRESS_EVERY: Millis = Millis(500);
 /// again before that.
 const RELAY_FOR: Millis = Millis::secs(15);
 
+/// Troubles that are told in words by way of the coordinator; of the others the code has to do. A broken sink
+/// is everybody's trouble, and a message of all of them would not fit.
+const RELAYED_WORDS_MAX: usize = 256;
+
 /// A feed that nobody has asked about for this long, and of which nothing runs here, is forgotten: it was
 /// removed. A maintainer asks every few seconds; what it would want to know of old is in the sink.
 const FORGET_AFTER: Millis = Millis::secs(3600);
@@ -214,7 +218,8 @@ impl Dispatchers {
                 // Two inventories of one number say the same, whichever comes first.
                 hosted.number += u64::from(!hosted.news.is_empty());
                 hosted.news.clear();
-                let held = hosted.spans.iter().map(|(span, local)| local.held(span)).collect();
+                let held = hosted.spans.iter().map(|(span, local)| local.held(span));
+                let held = if relayed { fewer_words(held.collect()) } else { held.collect() };
                 PeerBody::Inventory { number: hosted.number, load: self.live as u32, held }
             }
         };
@@ -497,16 +502,17 @@ impl Dispatchers {
                     },
                 }
             });
-            let body = PeerBody::News { number: hosted.number, load, held: held.collect() };
+            let (number, held): (u64, Vec<Held>) = (hosted.number, held.collect());
+            let mut say = |held, relayed| {
+                let (to, feed, maintainer) = (hosted.at.clone(), feed.clone(), hosted.maintainer);
+                let body = PeerBody::News { number, load, held };
+                self.out.push(Output::Peer { to, feed, maintainer, body, relayed });
+            };
             // Said both ways: their number tells the second from the next.
-            let ways: &[bool] = if now < hosted.relay_until { &[false, true] } else { &[false] };
-            self.out.extend(ways.iter().map(|relayed| Output::Peer {
-                to: hosted.at.clone(),
-                feed: feed.clone(),
-                maintainer: hosted.maintainer,
-                body: body.clone(),
-                relayed: *relayed,
-            }));
+            if now < hosted.relay_until {
+                say(fewer_words(held.clone()), true);
+            }
+            say(held, false);
         }
     }
 
@@ -571,6 +577,12 @@ impl Dispatchers {
     pub fn maintainer_of(&self, feed: &FeedName) -> Option<(MaintainerEpoch, &NodeId)> {
         self.feeds.get(feed).map(|hosted| (hosted.maintainer, &hosted.at))
     }
+}
+
+fn fewer_words(mut held: Vec<Held>) -> Vec<Held> {
+    let troubles = held.iter_mut().filter_map(|held| held.trouble.as_mut());
+    troubles.skip(RELAYED_WORDS_MAX).for_each(|(_, words)| words.clear());
+    held
 }
 
 /// Whether a message means these two lives.

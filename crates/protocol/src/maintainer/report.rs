@@ -24,6 +24,11 @@ impl Maintainer {
             return;
         }
         self.checkpoint_at = now;
+        // A span that the source has and that is not yet in the set is behind all that are.
+        let seen = self.looked.as_ref().map_or(&[][..], |looked| &looked.spans);
+        if *seen != *self.order.spans.names && seen.iter().any(|name| !self.is_in_set(name)) {
+            return;
+        }
         let mut least: Option<Checkpoint> = None;
         for name in self.order.spans.names.iter() {
             let Some(of) = self.spans.get(name).and_then(|span| span.checkpoint) else { return };
