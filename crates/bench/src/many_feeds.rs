@@ -190,6 +190,7 @@ impl Office {
             moved: 0,
             absent: 0,
             held_back: None,
+            asked: Vec::new(),
             troubles: Vec::new(),
         }
     }

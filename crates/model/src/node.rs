@@ -146,6 +146,11 @@ impl Node {
         self.health == Health::Offline
     }
 
+    /// The life whose dispatchers and maintainers count as running.
+    pub fn life_that_counts(&self) -> ProcessEpoch {
+        self.lingers.map_or(self.process_epoch, |lingers| lingers.epoch)
+    }
+
     pub fn satisfies(&self, constraints: &BTreeMap<String, String>) -> bool {
         constraints.iter().all(|(key, value)| self.labels.get(key) == Some(value))
     }

@@ -3,8 +3,8 @@
 //! Dispatchers are not here: each maintainer places its own.
 
 use model::{
-    Change, Cluster, Code, Feed, FeedName, Maintainer, MaintainerEpoch, Meta, Millis, NodeId, Origin,
-    ProcessEpoch, Time, Txn,
+    Change, Cluster, Code, Feed, FeedName, Maintainer, MaintainerEpoch, Meta, Millis, Node, NodeId, NodeIx,
+    Origin, ProcessEpoch, Time, Txn,
 };
 
 /// A hand-over that takes longer than this no longer holds up the next one.
@@ -31,11 +31,9 @@ impl Default for Limits {
 /// What the coordinator sees beside the records.
 pub struct Seen<'a> {
     /// The node is connected, and this life of it has acknowledged the present closed set.
-    pub ready: &'a dyn Fn(&NodeId) -> bool,
+    pub ready: &'a dyn Fn(NodeIx, &Node) -> bool,
     /// Until then a node that is about to be ready is worth waiting for.
     pub patient_until: &'a dyn Fn(&Feed) -> Time,
-    /// The life of the node that counts: an earlier one that may still run, or the present.
-    pub life: &'a dyn Fn(&NodeId) -> Option<ProcessEpoch>,
     /// Drains pause: nobody is handed over for their sake.
     pub paused: bool,
     /// The feed's maintainer says that it works.
@@ -44,12 +42,18 @@ pub struct Seen<'a> {
     pub gave_up: &'a dyn Fn(&Feed) -> bool,
 }
 
-/// Hand-overs that may still begin in this round, shared by all feeds that are planned in it.
+/// Hand-overs that may still begin in this round, shared by all feeds that are planned in it. Those under way
+/// are counted when the first asks: most rounds hand nothing over, and there may be many feeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    under_way: u32,
-    free: u32,
-    /// When one that is under way stops counting.
+    batch: u32,
+    counted: Option<UnderWay>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    count: u32,
+    /// When the first of them stops counting.
     wake_at: Option<Time>,
 }
 
@@ -63,9 +67,24 @@ pub struct Planned {
 }
 
 impl Budget {
-    /// Counts the hand-overs that are under way. One that takes too long is not counted: a broken feed
-    /// must not hold up the others.
-    pub fn new(cluster: &Cluster, seen: &Seen<'_>, limits: Limits, now: Time) -> Budget {
+    pub fn new(limits: Limits) -> Budget {
+        Budget { batch: limits.maintainer_batch, counted: None }
+    }
+
+    /// Whether one more may begin; if not, those that are under way.
+    fn take(&mut self, txn: &Txn<'_>, seen: &Seen<'_>) -> Result<(), UnderWay> {
+        let counted = self.counted.get_or_insert_with(|| UnderWay::count(txn, seen, txn.now()));
+        if counted.count >= self.batch {
+            return Err(*counted);
+        }
+        counted.count += 1;
+        Ok(())
+    }
+}
+
+impl UnderWay {
+    /// One that takes too long is not counted: a broken feed must not hold up the others.
+    fn count(cluster: &Cluster, seen: &Seen<'_>, now: Time) -> UnderWay {
         let under_way = |feed: &Feed| {
             let maintainer = feed.maintainer.as_ref()?;
             let unfinished = maintainer.from.is_some() || !(seen.working)(feed);
@@ -78,25 +97,16 @@ impl Budget {
         };
         let since: Vec<Time> = cluster.feeds().filter_map(under_way).collect();
         let wake_at = since.iter().min().map(|since| *since + MOVE_PATIENCE);
-        let under_way = since.len() as u32;
-        Budget { under_way, free: limits.maintainer_batch.saturating_sub(under_way), wake_at }
-    }
-
-    fn take(&mut self) -> bool {
-        if self.free == 0 {
-            return false;
-        }
-        (self.free, self.under_way) = (self.free - 1, self.under_way + 1);
-        true
+        UnderWay { count: since.len() as u32, wake_at }
     }
 }
 
 /// Brings one feed's maintainer closer to where it should be.
 pub fn plan(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>, budget: &mut Budget) -> Planned {
-    confirm_by_lease(txn, name, seen);
+    confirm_by_lease(txn, name);
     let Some(feed) = txn.feed(name.as_str()).cloned() else { return Planned::default() };
     let Some(maintainer) = &feed.maintainer else { return place(txn, &feed, None, seen) };
-    let gone = is_gone(txn, &maintainer.node, maintainer.process, seen);
+    let gone = is_gone(txn, &maintainer.node, maintainer.process);
     let leaves = leaves(txn, &maintainer.node);
     match &maintainer.from {
         // It was never started: another may take it, still after the one before.
@@ -110,11 +120,10 @@ pub fn plan(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>, budget: &mut Bu
 
 /// A maintainer whose node's lease is over has stopped by its own fence, one whose node said goodbye before
 /// that, and with a life all of it ends.
-fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>) {
+fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName) {
     let Some(feed) = txn.feed(name.as_str()) else { return };
     let Some(maintainer) = &feed.maintainer else { return };
-    let over =
-        maintainer.from.as_ref().is_some_and(|origin| is_gone(txn, &origin.node, origin.process, seen));
+    let over = maintainer.from.as_ref().is_some_and(|origin| is_gone(txn, &origin.node, origin.process));
     if over {
         let mut next = feed.clone();
         next.maintainer = Some(Maintainer { from: None, ..maintainer.clone() });
@@ -122,9 +131,10 @@ fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName, seen: &Seen<'_>) {
     }
 }
 
-fn is_gone(cluster: &Cluster, node: &NodeId, life: ProcessEpoch, seen: &Seen<'_>) -> bool {
+/// Nothing of it runs: what counts of the node is another life, or none.
+fn is_gone(cluster: &Cluster, node: &NodeId, life: ProcessEpoch) -> bool {
     let entry = cluster.node_by_id(node.as_str());
-    entry.is_none_or(|entry| entry.rec.is_over()) || (seen.life)(node) != Some(life)
+    entry.is_none_or(|entry| entry.rec.is_over() || entry.rec.life_that_counts() != life)
 }
 
 /// Some node may take on its maintainer, and its dispatchers: both ask for the same.
@@ -163,12 +173,12 @@ fn leave(
         .node_by_id(maintainer.node.as_str())
         .and_then(|entry| entry.drain.as_ref())
         .is_some_and(|drain| drain.deadline_reached);
-    if !deadline && !budget.take() {
-        let message = match budget.under_way {
+    if !deadline && let Err(under_way) = budget.take(txn, seen) {
+        let message = match under_way.count {
             1 => "another maintainer is being handed over".to_owned(),
             several => format!("{several} other maintainers are being handed over"),
         };
-        return Planned { wait: Some((Code::MaxParallel, message)), wake_at: budget.wake_at };
+        return Planned { wait: Some((Code::MaxParallel, message)), wake_at: under_way.wake_at };
     }
     let Maintainer { node, process, epoch, .. } = maintainer.clone();
     put(txn, feed, chosen, Some(Origin { node, process, epoch }))
@@ -186,18 +196,16 @@ fn place(txn: &mut Txn<'_>, feed: &Feed, from: Option<Origin>, seen: &Seen<'_>) 
 fn choose(cluster: &Txn<'_>, feed: &Feed, seen: &Seen<'_>) -> Result<(NodeId, ProcessEpoch), Planned> {
     let now = cluster.now();
     let until = (seen.patient_until)(feed);
-    let eligible = cluster.nodes().filter(|(_, entry)| {
-        let awaited = now < until || (seen.ready)(&entry.rec.id);
-        entry.may_place() && entry.rec.satisfies(&feed.spec.constraints) && awaited
+    let eligible = cluster.nodes().filter(|(ix, entry)| {
+        let may = entry.may_place() && entry.rec.satisfies(&feed.spec.constraints);
+        may && (now < until || (seen.ready)(*ix, &entry.rec))
     });
-    let least = eligible.min_by_key(|(_, entry)| {
-        let id = &entry.rec.id;
-        (cluster.maintainer_count(id), id.clone())
-    });
-    match least.map(|(_, entry)| (entry.rec.id.clone(), entry.rec.process_epoch)) {
-        Some((node, process)) if (seen.ready)(&node) => Ok((node, process)),
-        Some((node, _)) => {
-            let message = format!("{node} has not acknowledged which nodes are closed");
+    let least =
+        eligible.min_by_key(|(_, entry)| (cluster.maintainer_count(&entry.rec.id), entry.rec.id.as_str()));
+    match least.map(|(ix, entry)| (ix, &entry.rec)) {
+        Some((ix, rec)) if (seen.ready)(ix, rec) => Ok((rec.id.clone(), rec.process_epoch)),
+        Some((_, rec)) => {
+            let message = format!("{} has not acknowledged which nodes are closed", rec.id);
             Err(Planned { wait: Some((Code::NoEligibleNode, message)), wake_at: Some(until) })
         }
         None => {

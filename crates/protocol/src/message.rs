@@ -12,7 +12,7 @@ use model::{
     Resources, Roles, ServiceName, ServiceSpec, Term, VolumeId,
 };
 
-pub use feed::{FeedOrder, FeedReport, Roster};
+pub use feed::{FeedOrder, FeedReport, Peer, Roster};
 
 use crate::Timing;
 
@@ -27,6 +27,11 @@ pub struct Up {
 pub enum UpBody {
     Hello(Hello),
     Heartbeat(Heartbeat),
+    /// For a node that this one cannot reach: the coordinator passes it on.
+    Relay {
+        to: NodeId,
+        message: Peer,
+    },
     /// The daemon is stopping; its instances run on. Of feeds nothing runs in this life of it any more, and
     /// nothing will.
     Goodbye,
@@ -53,6 +58,8 @@ pub enum DownBody {
     Sets(Sets),
     Roster(Arc<Roster>),
     Feeds(Vec<FeedOrder>),
+    /// From a node that cannot reach this one.
+    Relay(Peer),
     /// What the edge of this daemon is to do.
     Duty(Duty),
     /// The node has drained and was to stop then: the daemon ends.

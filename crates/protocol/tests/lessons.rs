@@ -5,7 +5,7 @@
 
 mod office;
 
-use model::{Millis, Return, Roles};
+use model::{Kind, Millis, Return, Roles, ServiceSpec};
 use office::{Office, StoreIs, TIMING, at_edge, batch, spec, with_volume};
 use protocol::coordinator::{Answer, DrainRequest, ErrorKind, Input, Request, WantedIntent};
 
@@ -357,4 +357,16 @@ fn lesson_39_the_audit_says_who_drained_and_cancelled_what_and_from_where() {
     assert_eq!((*who, *from), ("token:alice", "10.0.0.9:5000"));
     assert!(drained.contains("drain") && drained.contains("n1"), "{drained}");
     assert!(cancelled.contains("cancel") && cancelled.contains("n1"), "{cancelled}");
+}
+
+#[test]
+fn a_node_whose_daemon_said_goodbye_gets_nothing_and_gets_what_it_missed_when_it_is_back_at_once() {
+    let mut office = Office::with_nodes(3);
+    office.goodbye("n1");
+    office.apply("web", 4, spec("web"));
+    office.apply("log", 1, ServiceSpec { kind: Kind::System, ..spec("log") });
+    assert_eq!((office.health("n1"), office.on("n1").len()), ("up", 0));
+    office.restart("n1");
+    office.let_it_run();
+    assert_eq!(office.available("log"), 3);
 }

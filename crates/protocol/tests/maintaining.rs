@@ -7,10 +7,11 @@ use model::{
     Term, Time,
 };
 use protocol::{
+    dispatchers::Dispatchers,
     maintainer::{Limits, Looked, Maintainer, Output},
     message::{
         SetRevision,
-        feed::{Maintain, Peer, PeerBody, Phase, Roster, RosterNode},
+        feed::{Maintain, Peer, PeerBody, Phase, Roster, RosterNode, SpanOrder, SpanWhat},
     },
     roster::RosterView,
 };
@@ -45,6 +46,7 @@ fn maintain(state: FeedState, spans: &[&str]) -> Arc<Maintain> {
         spans: SpanSet { generation: u64::from(!spans.is_empty()), names: names.into() },
         checkpoint: None,
         moves: 10,
+        asked: Vec::new(),
     })
 }
 
@@ -62,7 +64,7 @@ fn begun(order: Arc<Maintain>) -> (Maintainer, RosterView, Vec<Output>) {
         maintainer: MaintainerEpoch(1),
         body: PeerBody::Inventory { number: 0, load: 0, held: Vec::new() },
     };
-    maintainer.heard(&answer, Time(10));
+    maintainer.heard(&answer, false, Time(10));
     said.extend(maintainer.advance(&roster, Time(10)));
     (maintainer, roster, said)
 }
@@ -129,4 +131,39 @@ fn the_mark_of_a_look_is_told_every_node_at_once_and_with_every_question() {
         Output::Peer { .. } | Output::Look | Output::Sweep { .. } => None,
     });
     assert_eq!(asked, Some(mark), "{said:?}");
+}
+
+fn said_by_a_maintainer(body: PeerBody) -> Peer {
+    Peer {
+        from: NodeId::new("n2"),
+        from_epoch: ProcessEpoch(1),
+        to_epoch: ProcessEpoch(1),
+        feed: FeedName::new("orders"),
+        maintainer: MaintainerEpoch(1),
+        body,
+    }
+}
+
+#[test]
+fn a_node_forgets_a_feed_that_nobody_asks_about_unless_something_of_it_runs() {
+    const HOURS: u64 = 3_600_000;
+    for runs in [false, true] {
+        let (mut host, roster) = (Dispatchers::new(NodeId::new(NODE), 10), roster());
+        host.leased();
+        let spec = maintain(FeedState::Running, &[]).spec.clone();
+        let ask = said_by_a_maintainer(PeerBody::Ask { spec, mark: None, heard: None });
+        host.heard(&ask, false, &roster, Time(0));
+        if runs {
+            let orders = vec![SpanOrder { span: SpanName::new("a"), what: SpanWhat::Prepare }];
+            let orders = said_by_a_maintainer(PeerBody::Orders { roster: revision(1), orders });
+            host.heard(&orders, false, &roster, Time(0));
+        }
+        for hour in 0..3 {
+            host.heard(&ask, false, &roster, Time(hour * HOURS));
+            host.advance(Time(hour * HOURS));
+            assert_eq!(host.feeds().count(), 1, "it is asked about");
+        }
+        host.advance(Time(5 * HOURS));
+        assert_eq!((host.feeds().count(), host.live()), (usize::from(runs), usize::from(runs)));
+    }
 }

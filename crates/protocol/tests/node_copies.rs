@@ -150,7 +150,7 @@ fn last_status(out: &[Output]) -> Status {
         Output::Send(up) => match &up.body {
             UpBody::Heartbeat(heartbeat) => heartbeat.statuses.last().cloned(),
             UpBody::Hello(hello) => hello.inventory.last().map(|item| item.status.clone()),
-            UpBody::Goodbye => None,
+            UpBody::Goodbye | UpBody::Relay { .. } => None,
         },
         _ => None,
     });

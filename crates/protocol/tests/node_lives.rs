@@ -130,7 +130,7 @@ fn statuses(out: &[Output]) -> Vec<Status> {
     up.flat_map(|up| match &up.body {
         UpBody::Hello(hello) => hello.inventory.iter().map(|item| item.status.clone()).collect(),
         UpBody::Heartbeat(heartbeat) => heartbeat.statuses.clone(),
-        UpBody::Goodbye => vec![],
+        UpBody::Goodbye | UpBody::Relay { .. } => vec![],
     })
     .collect()
 }

@@ -37,6 +37,12 @@ impl World {
 
     fn draw_drain(&mut self) -> (About, Request) {
         let options = self.draw_options();
+        if self.swarm.feeds > 0 && self.rng.chance(200) {
+            // Feeds that are bound to the zone have nowhere to go, and not much time.
+            let deadline = Some(Some(Millis(self.rng.below(3000))));
+            let selector = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
+            return (About::Other, Request::Drain(DrainRequest { selector, deadline, ..options }));
+        }
         if self.rng.chance(100) {
             let zone = if self.rng.chance(500) { "a" } else { "b" };
             let selector = BTreeMap::from([("zone".to_owned(), zone.to_owned())]);

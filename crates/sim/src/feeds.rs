@@ -114,6 +114,13 @@ impl World {
             }
             60..72 => (about, Request::SetFeedState { feed: name, state: FeedState::Paused }),
             72..92 => (about, Request::SetFeedState { feed: name, state: FeedState::Running }),
+            92..96 => {
+                self.cover.hit("move asked for by hand");
+                let span = SpanName::new(&format!("t{}", self.rng.below(SPANS_MAX)));
+                let node = self.rng.below(self.swarm.workers as u64) as usize;
+                let node = self.machines[node].id.to_string();
+                (about, Request::MoveSpan { feed: name, span, node })
+            }
             _ => {
                 self.cover.hit("feed removed");
                 (about, Request::SetFeedState { feed: name, state: FeedState::Removing })
@@ -542,7 +549,7 @@ impl World {
     }
 }
 
-fn short(body: &PeerBody) -> String {
+pub fn short(body: &PeerBody) -> String {
     let held = |held: &[Held]| {
         let one = |held: &Held| format!("{} {:?} {:x}", held.span, held.state, held.epoch.0);
         held.iter().map(one).collect::<Vec<_>>().join(", ")

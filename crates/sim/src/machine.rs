@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use model::{Code, FeedName, InstanceId, Life, MemoryCaps, Millis, NodeId, Resources, Roles, SpanName, Term};
 use protocol::{
     edge::{self, Edge},
-    message::SetRevision,
+    message::{SetRevision, UpBody},
     node::{Identity, Input, Memory, Node, Output},
 };
 
@@ -289,6 +289,9 @@ impl World {
     fn node_output(&mut self, machine: usize, output: Output) {
         match output {
             Output::Send(up) => {
+                if matches!(up.body, UpBody::Relay { .. }) {
+                    self.cover.hit("message between nodes by way of the coordinator");
+                }
                 let conn = self.machines[machine].daemon.as_ref().and_then(|daemon| daemon.conn);
                 if let Some(conn) = conn {
                     self.send(conn, true, Message::Up(Box::new(up)));

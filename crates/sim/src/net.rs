@@ -144,6 +144,7 @@ impl World {
                     statuses.map(|s| format!("{}={} o{}", s.instance, s.actual.as_str(), s.order)).collect();
                 format!("heartbeat [{}]", statuses.join(" "))
             }
+            UpBody::Relay { to, message } => format!("to {to}, {}", crate::feeds::short(&message.body)),
             UpBody::Goodbye => "goodbye".to_owned(),
         };
         self.say(format!("m{machine} <- c{conn} #{} {what}", up.seq));
@@ -189,6 +190,7 @@ impl World {
                 format!("orders [{}]", orders.iter().map(order).collect::<Vec<_>>().join(", "))
             }
             DownBody::Leave => "leave".to_owned(),
+            DownBody::Relay(peer) => format!("from {}, {}", peer.from, crate::feeds::short(&peer.body)),
             DownBody::Duty(duty) => format!("{duty:?}"),
             DownBody::Sets(sets) => format!("sets {}.{}", sets.revision.term, sets.revision.number),
         };

@@ -487,6 +487,7 @@ impl World {
             | DownBody::Welcome(_)
             | DownBody::Answer(_)
             | DownBody::Sets(_)
+            | DownBody::Relay(_)
             | DownBody::Duty(_)
             | DownBody::Roster(_)
             | DownBody::Feeds(_)

@@ -196,7 +196,7 @@ impl World {
     }
 
     /// An edge that was not waited for opens its ports again: it sends nothing to what was told to stop
-    /// meanwhile.
+    /// meanwhile. One that ended by itself was told so only for the record, and refuses by being gone.
     pub fn check_return(&mut self, machine: usize) {
         let Some(daemon) = self.machines[machine].daemon.as_ref() else { return };
         let leased = |decided_at: u64| {
@@ -206,6 +206,7 @@ impl World {
         let backends = sets.iter().flat_map(|sets| &sets.sets).flat_map(|set| &set.backends);
         let stale = backends
             .map(|backend| backend.instance)
+            .filter(|id| (0..self.machines.len()).any(|at| self.lives(at, *id)))
             .find(|id| self.stop_decided.get(id).is_some_and(|decided_at| leased(*decided_at)));
         if let Some(id) = stale {
             self.fail(15, format!("the edge on m{machine} comes back and sends to {id}, which is to stop"));

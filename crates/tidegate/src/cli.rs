@@ -355,6 +355,18 @@ pub enum FeedCommand {
     Pause { feed: String },
     /// Let a paused feed go on from where it was
     Resume { feed: String },
+    /// Have a span of a feed worked on another node; refused if that node is closed
+    #[command(
+        after_help = "Example:\n  tidegate feed move orders app --to node-2\n\nThe dispatcher is made ready there, stopped where it is, and started from its checkpoint."
+    )]
+    Move {
+        feed: String,
+        /// A table with its schema, a log file without its ending, or what your command calls it
+        span: String,
+        /// The node that is to have it
+        #[arg(long, value_name = "NODE")]
+        to: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,8 +1,11 @@
 //! What people ask about feeds: created, changed, paused, resumed, removed.
 
-use model::{Change, Feed, FeedName, FeedState, MaintainerEpoch, SpanSet, Time};
+use model::{Change, Feed, FeedName, FeedState, MaintainerEpoch, SpanName, SpanSet, Time};
 
-use super::{Answer, ApiError, Applied, ApplyFeed, Coordinator, ErrorKind, Outcome};
+use super::{
+    Answer, ApiError, Applied, ApplyFeed, Coordinator, ErrorKind, Outcome, roster::knows_roster,
+    timers::Timer,
+};
 
 impl Coordinator {
     /// Refuses before anything is changed: what else is applied beside it is not, either.
@@ -73,5 +76,59 @@ impl Coordinator {
             self.change(now, |txn, _| txn.put(Change::Feed(next)));
         }
         Ok(Answer::Done)
+    }
+
+    /// Has a span moved to a node that the caller chose. What excludes a node from every other move excludes
+    /// it here. Not stored: a coordinator that takes over knows nothing of it.
+    pub(super) fn move_span(
+        &mut self,
+        name: &FeedName,
+        span: SpanName,
+        node: &str,
+        now: Time,
+    ) -> Result<Answer, ApiError> {
+        let feed = self.feed_rec(name)?;
+        let conflict = |code, message| Err(ApiError::new(ErrorKind::Conflict, code, message));
+        if feed.state != FeedState::Running {
+            let message = format!("feed {name} is {}; nothing of it runs", feed.state.as_str());
+            return conflict("feed_not_running", message);
+        }
+        if feed.spans.names.binary_search(&span).is_err() {
+            let message = format!("feed {name} has no span {span}");
+            return Err(ApiError::not_found("span_not_found", message));
+        }
+        let ix = self.node_ix(node)?;
+        let entry = self.cluster.node(ix);
+        if entry.is_closed() {
+            let message = format!("{node} is closed: nothing is placed there until it is enabled");
+            return conflict("node_closed", message);
+        }
+        let fits = entry.rec.roles.worker && !entry.rec.foreign;
+        if !fits || !entry.rec.satisfies(&feed.spec.constraints) {
+            let message = format!("{node} is no worker, or lacks the labels that feed {name} asks for");
+            return Err(ApiError::new(ErrorKind::Refused, "constraint_unsatisfied", message));
+        }
+        let ready = knows_roster(&entry.rec, self.sessions.get(&ix), self.roster.revision());
+        if !entry.may_place() || !ready {
+            let message = format!("{node} is not up, or has not acknowledged which nodes are closed");
+            return Err(ApiError::new(ErrorKind::NotNow, "node_not_ready", message));
+        }
+        let to = entry.rec.id.clone();
+        if self.feeds.asked.count() >= self.feed_limits.moves_total as usize {
+            let message = "as many moves as are allowed at a time were asked for; try again later";
+            return conflict("max_parallel", message.to_owned());
+        }
+        self.feeds.asked.add(name, span, to, now);
+        self.feeds.dirty.insert(name.clone());
+        self.give_up_asked(now);
+        Ok(Answer::Done)
+    }
+
+    /// Moves that were asked for too long ago are forgotten.
+    pub(super) fn give_up_asked(&mut self, now: Time) {
+        self.feeds.dirty.extend(self.feeds.asked.give_up(now));
+        if let Some(at) = self.feeds.asked.given_up_at() {
+            self.timers.set_sooner(Timer::Feeds, at);
+        }
     }
 }

@@ -7,11 +7,11 @@ use std::{
 
 use model::{
     Change, Checkpoint, Code, EventKind, Feed, FeedName, FeedState, Maintainer, MaintainerEpoch, Millis,
-    NodeId, NodeIx, ProcessEpoch, SpanSet, Time,
+    NodeIx, SpanSet, Time, Txn,
 };
 use planner::feeds::{self, Budget, Planned, Seen};
 
-use super::{Coordinator, timers::Timer};
+use super::{Coordinator, asked_moves::AskedMoves, roster::knows_roster, timers::Timer};
 use crate::{
     maintainer::UNEVEN_FROM,
     message::{
@@ -57,6 +57,9 @@ pub(super) struct FeedDesk {
     unacked: BTreeSet<FeedName>,
     /// Dispatchers that each feed may have on the move.
     pub grants: BTreeMap<FeedName, u32>,
+    pub asked: AskedMoves,
+    /// Nodes that are to be left: it is theirs what has to move.
+    leaving: BTreeSet<NodeIx>,
     /// Feeds that nodes have unequal shares of: they may move a few while no closed node is emptied.
     uneven: BTreeSet<FeedName>,
 }
@@ -78,51 +81,41 @@ impl Coordinator {
         // Nobody is a destination before it was told who is closed.
         self.send_roster(now);
         let dirty = std::mem::take(&mut self.feeds.dirty);
-        let seen_of = std::mem::take(&mut self.feeds.seen);
+        let (sessions, revision, seen_of) = (&self.sessions, self.roster.revision(), &self.feeds.seen);
         let phase = |feed: &Feed| {
             let epoch = feed.maintainer.as_ref().map(|maintainer| maintainer.epoch);
             let report = seen_of.get(&feed.name).and_then(|seen| seen.report.as_ref());
             report.filter(|report| Some(report.epoch) == epoch).map(|report| report.phase)
         };
-        let ready: BTreeSet<NodeId> = self
-            .cluster
-            .nodes()
-            .filter(|(_, entry)| self.knows_roster(&entry.rec.id))
-            .map(|(_, entry)| entry.rec.id.clone())
-            .collect();
-        let lives: BTreeMap<NodeId, ProcessEpoch> = self
-            .cluster
-            .nodes()
-            .map(|(ix, entry)| (entry.rec.id.clone(), self.life_that_counts(ix)))
-            .collect();
         let patience = Millis(2 * self.timing.heartbeat.0);
         let waits_since = |feed: &Feed| {
             let wait = seen_of.get(&feed.name).and_then(|seen| seen.wait.as_ref());
             wait.filter(|(code, _, _)| *code == Code::NoEligibleNode).map_or(now, |(_, _, since)| *since)
         };
         let seen = Seen {
-            ready: &|node| ready.contains(node),
+            ready: &|node, rec| knows_roster(rec, sessions.get(&node), revision),
             paused: self.paused_since.is_some(),
             patient_until: &|feed| waits_since(feed) + patience,
-            life: &|node| lives.get(node).copied(),
             working: &|feed| matches!(phase(feed), Some(Phase::Working | Phase::Cleaned)),
             gave_up: &|feed| phase(feed) == Some(Phase::Quiesced),
         };
-        let mut budget = Budget::new(&self.cluster, &seen, self.feed_limits, now);
+        let mut budget = Budget::new(self.feed_limits);
         let epoch = |cluster: &model::Cluster, name: &FeedName| {
             cluster.feed(name.as_str()).and_then(|feed| feed.maintainer.as_ref()).map(|taker| taker.epoch)
         };
         let mut planned: Vec<Planned> = Vec::with_capacity(dirty.len());
+        let mut txn = Txn::new(&mut self.cluster, now);
         for name in &dirty {
-            let before = epoch(&self.cluster, name);
-            planned.push(self.change(now, |txn, _| feeds::plan(txn, name, &seen, &mut budget)));
-            let after = epoch(&self.cluster, name);
+            let before = epoch(&txn, name);
+            planned.push(feeds::plan(&mut txn, name, &seen, &mut budget));
+            let after = epoch(&txn, name);
             if let (Some(_), Some(taker)) = (before, after.filter(|_| before != after)) {
                 let unfinished = self.feeds.handed_over.insert(name.clone(), taker);
                 self.feeds.moves.maintainers_failed += u64::from(unfinished.is_some());
             }
         }
-        self.feeds.seen = seen_of;
+        let made = txn.finish();
+        self.changed(made, now);
         for (name, planned) in dirty.into_iter().zip(planned) {
             self.feeds.dirty.remove(&name);
             self.planned_feed(&name, planned, now);
@@ -137,6 +130,7 @@ impl Coordinator {
             self.feeds.grants.remove(name);
             self.feeds.uneven.remove(name);
             self.feeds.handed_over.remove(name);
+            self.feeds.asked.forget(name);
             return;
         }
         if let Some(at) = planned.wake_at {
@@ -205,6 +199,7 @@ impl Coordinator {
     /// The order for the present maintainer, with a revision that rises when it changes.
     fn maintain(&mut self, feed: Feed, maintainer: &Maintainer, moves: u32) -> Option<Arc<Maintain>> {
         let first = SetRevision { term: self.term, number: 1 };
+        let asked = self.feeds.asked.of(&feed.name);
         let seen = self.feeds.seen.entry(feed.name.clone()).or_default();
         let before = seen.order.as_ref().filter(|(epoch, _)| *epoch == maintainer.epoch).map(|(_, o)| o);
         let next = Maintain {
@@ -215,6 +210,7 @@ impl Coordinator {
             // A floor for spans nobody knows: it need not follow every stored checkpoint.
             checkpoint: before.map_or(feed.checkpoint, |before| before.checkpoint),
             moves,
+            asked,
         };
         let order = match before {
             Some(before) if **before == next => before.clone(),
@@ -370,7 +366,8 @@ impl Coordinator {
         let moved = report.moved - counted.min(report.moved);
         let due = now.since(seen.stored_at) >= CHECKPOINT_STORED_EVERY;
         let mut next = feed.clone();
-        if let Some(names) = report.spans.clone() {
+        let seen_again = |names: &Arc<[_]>| feed.spans.generation > 0 && *names == feed.spans.names;
+        if let Some(names) = report.spans.clone().filter(|names| !seen_again(names)) {
             next.spans = SpanSet { generation: feed.spans.generation + 1, names };
         }
         let checkpoint = raised(feed.checkpoint, report.checkpoint);
@@ -379,6 +376,13 @@ impl Coordinator {
         }
         if next.checkpoint != feed.checkpoint {
             seen.stored_at = now;
+        }
+        let knows_all = seen
+            .order
+            .as_ref()
+            .is_some_and(|(epoch, order)| *epoch == report.epoch && report.revision >= order.revision);
+        if knows_all && report.phase == Phase::Working && self.feeds.asked.left(&name, &report.asked) {
+            self.feeds.dirty.insert(name.clone());
         }
         let cleaned = report.phase == Phase::Cleaned && feed.state == FeedState::Removing;
         let said = report.clone();
@@ -414,7 +418,12 @@ impl Coordinator {
 
     /// Maintainers on a node, and what waits for nodes, are looked at again.
     pub(super) fn feeds_follow(&mut self, node: NodeIx) {
-        let id = self.cluster.node(node).rec.id.clone();
+        let entry = self.cluster.node(node);
+        let id = entry.rec.id.clone();
+        match entry.is_draining() || entry.rec.is_closed() {
+            true => self.feeds.leaving.insert(node),
+            false => self.feeds.leaving.remove(&node),
+        };
         let here: Vec<FeedName> = self.cluster.maintainers_on(&id).cloned().collect();
         self.feeds.dirty.extend(here);
         self.wake_feeds();
@@ -425,8 +434,7 @@ impl Coordinator {
     /// is silent.
     pub fn dispatchers_on(&self, node: NodeIx) -> Option<&BTreeMap<FeedName, u32>> {
         let session = self.sessions.get(&node)?;
-        let alone = self.cluster.node(node).rec.lingers.is_none();
-        let knows = alone && session.is_open() && session.roster == Some(self.roster.revision());
+        let knows = knows_roster(&self.cluster.node(node).rec, Some(session), self.roster.revision());
         (knows || self.cluster.feeds().next().is_none()).then_some(&session.dispatchers)
     }
 
@@ -451,13 +459,10 @@ impl Coordinator {
     /// granted counts until its maintainer has acknowledged less.
     fn allot_moves(&mut self) {
         let mut wants: BTreeMap<FeedName, u32> = BTreeMap::new();
-        for (ix, session) in &self.sessions {
-            let entry = self.cluster.node(*ix);
-            let leaves = entry.is_draining() || entry.rec.is_closed();
-            if leaves && self.paused_since.is_none() {
-                for (feed, count) in &session.dispatchers {
-                    *wants.entry(feed.clone()).or_insert(0) += count;
-                }
+        let leaving = self.feeds.leaving.iter().filter(|_| self.paused_since.is_none());
+        for session in leaving.filter_map(|ix| self.sessions.get(ix)) {
+            for (feed, count) in &session.dispatchers {
+                *wants.entry(feed.clone()).or_insert(0) += count;
             }
         }
         if wants.is_empty() {
@@ -467,7 +472,7 @@ impl Coordinator {
         if wants.is_empty() && self.feeds.grants.is_empty() {
             return;
         }
-        let total = self.feed_limits.moves_total;
+        let total = self.feed_limits.moves_total.saturating_sub(self.feeds.asked.count() as u32);
         let share = (total / (wants.len() as u32).max(1)).max(1);
         let effective = |desk: &FeedDesk, name: &FeedName| {
             let seen = desk.seen.get(name);

@@ -5,6 +5,7 @@
 //! events) waits until those changes are committed.
 
 mod apply;
+mod asked_moves;
 mod captures;
 mod drains;
 mod edges;
@@ -302,6 +303,7 @@ impl Coordinator {
         for node in all {
             self.watch_lingering(node, now, Some(now));
             self.roster_follows(node, now);
+            self.feeds_follow(node);
         }
         for node in up {
             self.heard.insert(node, now);
@@ -367,7 +369,10 @@ impl Coordinator {
                 Timer::Drains => self.drains_dirty = true,
                 Timer::Balance => self.balance(now),
                 Timer::LastNode => self.reopen_last_node(now),
-                Timer::Feeds => self.wake_feeds(),
+                Timer::Feeds => {
+                    self.give_up_asked(now);
+                    self.wake_feeds();
+                }
                 Timer::Roster => self.send_roster(now),
                 Timer::Lingers(node) => self.lingers_no_more(node, now),
                 Timer::Resend(node) => self.resend_orders(node, now),
@@ -385,7 +390,12 @@ impl Coordinator {
     fn change<R>(&mut self, now: Time, make: impl FnOnce(&mut Txn<'_>, &mut Ids) -> R) -> R {
         let mut txn = Txn::new(&mut self.cluster, now);
         let result = make(&mut txn, &mut self.ids);
-        let (changes, events) = txn.finish();
+        let made = txn.finish();
+        self.changed(made, now);
+        result
+    }
+
+    fn changed(&mut self, (changes, events): (Vec<Change>, Vec<Event>), now: Time) {
         if let Some(journal) = &mut self.journal {
             journal.extend(changes.iter().cloned());
         }
@@ -396,7 +406,6 @@ impl Coordinator {
         }
         let group = self.log.last_group();
         self.outbox.extend(events.into_iter().map(|event| (group, Output::Event(event))));
-        result
     }
 
     /// What has to be looked at again because of these changes.

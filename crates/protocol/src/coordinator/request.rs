@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Code, FeedName, FeedSpec, FeedState, InstanceId, Millis, Return, ServiceName, ServiceSpec, Then,
+    Code, FeedName, FeedSpec, FeedState, InstanceId, Millis, Return, ServiceName, ServiceSpec, SpanName, Then,
 };
 
 /// One request, with who asks and from where for the audit log.
@@ -24,6 +24,12 @@ pub enum Request {
     SetFeedState {
         feed: FeedName,
         state: FeedState,
+    },
+    /// Have a span of a feed worked on this node.
+    MoveSpan {
+        feed: FeedName,
+        span: SpanName,
+        node: String,
     },
     Remove {
         service: ServiceName,

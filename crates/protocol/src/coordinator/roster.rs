@@ -3,11 +3,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use model::{Change, Lingering, Millis, Node, NodeId, NodeIx, ProcessEpoch, Term, Time};
+use model::{Change, Lingering, Millis, Node, NodeId, NodeIx, Term, Time};
 
-use super::{Coordinator, timers::Timer};
+use super::{Coordinator, sessions::Session, timers::Timer};
 use crate::message::{
-    DownBody, Hello, SetRevision,
+    DownBody, Hello, Peer, SetRevision,
     feed::{Roster, RosterNode},
 };
 
@@ -80,7 +80,7 @@ impl Coordinator {
         let known = self.roster.nodes.get(&entry.rec.id).map(|node| node.rpc.clone()).unwrap_or_default();
         let changed = self.roster.put(RosterNode {
             node: entry.rec.id.clone(),
-            epoch: self.life_that_counts(node),
+            epoch: entry.rec.life_that_counts(),
             // A node that is away for a moment is where it was.
             rpc: if rpc.is_empty() { known } else { rpc },
             closed: entry.is_closed(),
@@ -127,10 +127,17 @@ impl Coordinator {
         }
     }
 
-    /// The life of a node whose dispatchers and maintainers count as running.
-    pub(super) fn life_that_counts(&self, node: NodeIx) -> ProcessEpoch {
-        let rec = &self.cluster.node(node).rec;
-        rec.lingers.map_or(rec.process_epoch, |lingers| lingers.epoch)
+    /// Passes on what a maintainer and a node that cannot reach each other have to say. Which lives it means
+    /// is checked where it arrives, as of any message between nodes.
+    pub(super) fn relay(&mut self, from: NodeIx, to: &NodeId, message: Peer) {
+        let rec = &self.cluster.node(from).rec;
+        let own = message.from == rec.id && message.from_epoch == rec.process_epoch && !rec.foreign;
+        // Of one that has been succeeded nothing is passed on.
+        let feed = self.cluster.feed(message.feed.as_str());
+        let present = feed.is_some_and(|feed| feed.epoch == message.maintainer);
+        if let Some(to) = self.cluster.node_ix(to.as_str()).filter(|_| own && present) {
+            self.send(to, DownBody::Relay(message));
+        }
     }
 
     /// Tells nodes what changed, if that cannot wait.
@@ -193,9 +200,13 @@ impl Coordinator {
     /// This life of the node knows which nodes are closed: it may be a destination.
     pub fn knows_roster(&self, node: &NodeId) -> bool {
         let session = self.cluster.node_ix(node.as_str()).and_then(|ix| self.sessions.get(&ix));
-        let lingers = self.cluster.node_by_id(node.as_str()).is_some_and(|entry| entry.rec.lingers.is_some());
-        !lingers
-            && session
-                .is_some_and(|session| session.is_open() && session.roster == Some(self.roster.revision))
+        let entry = self.cluster.node_by_id(node.as_str());
+        entry.is_some_and(|entry| knows_roster(&entry.rec, session, self.roster.revision))
     }
+}
+
+/// This life of the node knows which nodes are closed: it may be a destination.
+pub(super) fn knows_roster(rec: &Node, session: Option<&Session>, revision: SetRevision) -> bool {
+    let open = session.filter(|session| session.is_open());
+    rec.lingers.is_none() && open.is_some_and(|session| session.roster == Some(revision))
 }

@@ -151,6 +151,7 @@ impl Coordinator {
         match message.body {
             UpBody::Hello(_) => {}
             UpBody::Heartbeat(heartbeat) => self.heartbeat(node, message.seq, heartbeat, now),
+            UpBody::Relay { to, message } => self.relay(node, &to, message),
             UpBody::Goodbye => {
                 self.lost_stream(conn);
                 self.goodbye(node, now);
@@ -238,8 +239,8 @@ impl Coordinator {
     fn registration_follows(&mut self, node: NodeIx, before: Option<&Node>) {
         let rec = &self.cluster.node(node).rec;
         let as_it_was = before.is_some_and(|old| {
-            (old.health, old.intent, old.foreign, old.roles, old.capacity)
-                == (rec.health, rec.intent, rec.foreign, rec.roles, rec.capacity)
+            (old.health, old.intent, old.foreign, old.roles, old.capacity, old.goodbye)
+                == (rec.health, rec.intent, rec.foreign, rec.roles, rec.capacity, rec.goodbye)
                 && old.labels == rec.labels
         });
         if as_it_was {

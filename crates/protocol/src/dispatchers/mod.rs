@@ -28,6 +28,17 @@ pub use local::STOP_PATIENCE;
 
 /// Progress goes to maintainers this often at most.
 const PROGRESS_EVERY: Millis = Millis(500);
+/// A maintainer that had to ask by way of the coordinator is told of news that way for this long: it asks
+/// again before that.
+const RELAY_FOR: Millis = Millis::secs(15);
+
+/// Troubles that are told in words by way of the coordinator; of the others the code has to do. A broken sink
+/// is everybody's trouble, and a message of all of them would not fit.
+const RELAYED_WORDS_MAX: usize = 256;
+
+/// A feed that nobody has asked about for this long, and of which nothing runs here, is forgotten: it was
+/// removed. A maintainer asks every few seconds; what it would want to know of old is in the sink.
+const FORGET_AFTER: Millis = Millis::secs(3600);
 
 /// What is asked of the shell for one span. `run` tells the tasks of a span from each other; the
 /// shell answers with [`TaskNews`], and every task ends with `Ended`.
@@ -73,8 +84,8 @@ pub struct TaskFailure {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// To the maintainer of a feed.
-    Peer { to: NodeId, feed: FeedName, maintainer: MaintainerEpoch, body: PeerBody },
+    /// To the maintainer of a feed; `relayed`: by way of the coordinator.
+    Peer { to: NodeId, feed: FeedName, maintainer: MaintainerEpoch, body: PeerBody, relayed: bool },
     Task {
         feed: FeedName,
         span: SpanName,
@@ -102,6 +113,9 @@ struct Hosted {
     progressed: BTreeSet<SpanName>,
     /// Spans with a timer.
     timed: BTreeSet<SpanName>,
+    /// Its maintainer asks by way of the coordinator: until then it is told so, too.
+    relay_until: Time,
+    asked_at: Time,
 }
 
 #[derive(Debug)]
@@ -117,6 +131,8 @@ pub struct Dispatchers {
     /// The daemon is to end: whatever leases it gets, it takes nothing on.
     stopping: bool,
     next_progress: Option<Time>,
+    /// When it is looked next at what may be forgotten.
+    forget_at: Time,
     out: Vec<Output>,
 }
 
@@ -131,6 +147,7 @@ impl Dispatchers {
             fenced: true,
             stopping: false,
             next_progress: None,
+            forget_at: Time(0),
             out: Vec::new(),
         }
     }
@@ -140,9 +157,11 @@ impl Dispatchers {
     }
 
     /// A message of a maintainer. Which life of the sender and of this node it means was checked.
-    pub fn heard(&mut self, peer: &Peer, roster: &RosterView, now: Time) {
+    pub fn heard(&mut self, peer: &Peer, relayed: bool, roster: &RosterView, now: Time) {
         match &peer.body {
-            PeerBody::Ask { spec, mark, heard } => self.asked(peer, (spec, mark), *heard),
+            PeerBody::Ask { spec, mark, heard } => {
+                self.asked(peer, (spec, mark), *heard, relayed, now);
+            }
             PeerBody::Orders { roster: revision, orders } => {
                 self.ordered(peer, *revision, orders, roster, now)
             }
@@ -153,7 +172,14 @@ impl Dispatchers {
         }
     }
 
-    fn asked(&mut self, peer: &Peer, (spec, mark): (&Arc<FeedSpec>, &Option<String>), heard: Option<u64>) {
+    fn asked(
+        &mut self,
+        peer: &Peer,
+        (spec, mark): (&Arc<FeedSpec>, &Option<String>),
+        heard: Option<u64>,
+        relayed: bool,
+        now: Time,
+    ) {
         let hosted = self.feeds.entry(peer.feed.clone()).or_insert_with(|| Hosted {
             maintainer: peer.maintainer,
             at: peer.from.clone(),
@@ -164,6 +190,8 @@ impl Dispatchers {
             news: BTreeMap::new(),
             progressed: BTreeSet::new(),
             timed: BTreeSet::new(),
+            relay_until: Time(0),
+            asked_at: now,
         });
         if peer.maintainer < hosted.maintainer {
             return;
@@ -171,7 +199,12 @@ impl Dispatchers {
         if peer.maintainer > hosted.maintainer {
             // What the one before was told counts for nothing.
             (hosted.maintainer, hosted.at, hosted.number) = (peer.maintainer, peer.from.clone(), 0);
+            hosted.relay_until = Time(0);
             hosted.news.clear();
+        }
+        hosted.asked_at = now;
+        if relayed {
+            hosted.relay_until = now + RELAY_FOR;
         }
         if mark.is_some() || hosted.spec != *spec {
             hosted.mark = mark.clone();
@@ -182,13 +215,16 @@ impl Dispatchers {
                 PeerBody::Same { number, load: self.live as u32 }
             }
             Some(_) | None => {
+                // Two inventories of one number say the same, whichever comes first.
+                hosted.number += u64::from(!hosted.news.is_empty());
                 hosted.news.clear();
-                let held = hosted.spans.iter().map(|(span, local)| local.held(span)).collect();
+                let held = hosted.spans.iter().map(|(span, local)| local.held(span));
+                let held = if relayed { fewer_words(held.collect()) } else { held.collect() };
                 PeerBody::Inventory { number: hosted.number, load: self.live as u32, held }
             }
         };
         let (to, maintainer) = (hosted.at.clone(), hosted.maintainer);
-        self.out.push(Output::Peer { to, feed: peer.feed.clone(), maintainer, body });
+        self.out.push(Output::Peer { to, feed: peer.feed.clone(), maintainer, body, relayed });
     }
 
     fn ordered(
@@ -416,6 +452,7 @@ impl Dispatchers {
 
     /// What time alone brings about, and everything that is to be said.
     pub fn advance(&mut self, now: Time) -> Vec<Output> {
+        self.forget_removed(now);
         let due: Vec<(FeedName, SpanName)> = self
             .feeds
             .iter()
@@ -425,11 +462,22 @@ impl Dispatchers {
             self.with(&feed, &span, |local, tasks| local.advance(now, tasks));
         }
         self.say_progress(now);
-        self.say_news();
+        self.say_news(now);
         std::mem::take(&mut self.out)
     }
 
-    fn say_news(&mut self) {
+    fn forget_removed(&mut self, now: Time) {
+        if now < self.forget_at {
+            return;
+        }
+        let is_needed = |hosted: &Hosted| {
+            now.since(hosted.asked_at) < FORGET_AFTER || hosted.spans.values().any(Local::is_live)
+        };
+        self.feeds.retain(|_, hosted| is_needed(hosted));
+        self.forget_at = now + FORGET_AFTER;
+    }
+
+    fn say_news(&mut self, now: Time) {
         let load = self.live as u32;
         for (feed, hosted) in &mut self.feeds {
             if hosted.news.is_empty() {
@@ -454,9 +502,17 @@ impl Dispatchers {
                     },
                 }
             });
-            let body = PeerBody::News { number: hosted.number, load, held: held.collect() };
-            let (to, maintainer) = (hosted.at.clone(), hosted.maintainer);
-            self.out.push(Output::Peer { to, feed: feed.clone(), maintainer, body });
+            let (number, held): (u64, Vec<Held>) = (hosted.number, held.collect());
+            let mut say = |held, relayed| {
+                let (to, feed, maintainer) = (hosted.at.clone(), feed.clone(), hosted.maintainer);
+                let body = PeerBody::News { number, load, held };
+                self.out.push(Output::Peer { to, feed, maintainer, body, relayed });
+            };
+            // Said both ways: their number tells the second from the next.
+            if now < hosted.relay_until {
+                say(fewer_words(held.clone()), true);
+            }
+            say(held, false);
         }
     }
 
@@ -481,7 +537,7 @@ impl Dispatchers {
             if !spans.is_empty() {
                 let (to, maintainer) = (hosted.at.clone(), hosted.maintainer);
                 let body = PeerBody::Progress { spans };
-                self.out.push(Output::Peer { to, feed: feed.clone(), maintainer, body });
+                self.out.push(Output::Peer { to, feed: feed.clone(), maintainer, body, relayed: false });
             }
         }
     }
@@ -504,6 +560,11 @@ impl Dispatchers {
         self.live
     }
 
+    /// Feeds that it knows of, for the simulator's checks.
+    pub fn feeds(&self) -> impl Iterator<Item = &FeedName> {
+        self.feeds.keys()
+    }
+
     /// What runs here with which epoch, for the simulator's checks.
     pub fn running(&self) -> impl Iterator<Item = (&FeedName, &SpanName, SpanEpoch)> {
         self.feeds.iter().flat_map(|(feed, hosted)| {
@@ -516,6 +577,12 @@ impl Dispatchers {
     pub fn maintainer_of(&self, feed: &FeedName) -> Option<(MaintainerEpoch, &NodeId)> {
         self.feeds.get(feed).map(|hosted| (hosted.maintainer, &hosted.at))
     }
+}
+
+fn fewer_words(mut held: Vec<Held>) -> Vec<Held> {
+    let troubles = held.iter_mut().filter_map(|held| held.trouble.as_mut());
+    troubles.skip(RELAYED_WORDS_MAX).for_each(|(_, words)| words.clear());
+    held
 }
 
 /// Whether a message means these two lives.

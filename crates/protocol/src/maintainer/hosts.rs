@@ -20,7 +20,10 @@ pub(super) struct Host {
     /// The number of the last news; `None`: it has not answered.
     pub heard: Option<u64>,
     pub ask_at: Time,
+    /// Asked that often without an answer from itself.
     pub tries: u32,
+    /// Its last answer came by way of the coordinator.
+    pub relayed: bool,
     /// Dispatchers of all feeds, as it says.
     pub load: u32,
     /// Spans of this feed that it runs and that stay.
@@ -54,6 +57,7 @@ impl Hosts {
                 heard: None,
                 ask_at: now,
                 tries: 0,
+                relayed: false,
                 load: 0,
                 running: BTreeSet::new(),
                 incoming: 0,
@@ -118,7 +122,7 @@ impl Host {
         self.running.len() as u32 + self.incoming
     }
 
-    fn may_take(&self, per_node: u32, now: Time) -> bool {
+    pub fn may_take(&self, per_node: u32, now: Time) -> bool {
         self.heard.is_some() && !self.is_silent() && self.incoming < per_node && self.avoid_until <= now
     }
 
@@ -133,8 +137,11 @@ impl Host {
         self.ask_at = now + pause;
     }
 
-    pub fn answered(&mut self, number: u64, load: u32, now: Time) {
-        (self.heard, self.load, self.tries) = (Some(number), load, 0);
-        self.ask_at = now + ASK_EVERY;
+    /// One that answers by way of the coordinator is known, and still cannot be reached: it is asked on.
+    pub fn answered(&mut self, number: u64, load: u32, relayed: bool, now: Time) {
+        (self.heard, self.load, self.relayed) = (Some(number), load, relayed);
+        if !relayed {
+            (self.tries, self.ask_at) = (0, now + ASK_EVERY);
+        }
     }
 }

@@ -43,16 +43,12 @@ pub struct Limits {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    Peer {
-        to: NodeId,
-        body: PeerBody,
-    },
+    /// `relayed`: by way of the coordinator.
+    Peer { to: NodeId, body: PeerBody, relayed: bool },
     /// Look at the source: which spans are there?
     Look,
     /// Remove what the feed left behind for other spans than these.
-    Sweep {
-        keep: Vec<SpanName>,
-    },
+    Sweep { keep: Vec<SpanName> },
 }
 
 /// What a look at the source showed.
@@ -88,6 +84,8 @@ pub struct Maintainer {
     unknown: BTreeSet<SpanName>,
     moving: u32,
     moved: u64,
+    /// Moves that were asked for and are still to be made, by number.
+    asked: Vec<u64>,
     /// The lower half of the next span epoch.
     next_start: u32,
     retries: BTreeSet<(Time, SpanName)>,
@@ -129,6 +127,7 @@ impl Maintainer {
             unknown: BTreeSet::new(),
             moving: 0,
             moved: 0,
+            asked: Vec::new(),
             next_start: 1,
             retries: BTreeSet::new(),
             look: Chore::Due { at: now, failures: 0 },
@@ -328,7 +327,7 @@ impl Maintainer {
     }
 
     /// A node's word. Which lives it means was checked.
-    pub fn heard(&mut self, peer: &Peer, now: Time) {
+    pub fn heard(&mut self, peer: &Peer, relayed: bool, now: Time) {
         if peer.maintainer != self.epoch || self.phase == Phase::Quiesced {
             return;
         }
@@ -340,18 +339,18 @@ impl Maintainer {
             PeerBody::Inventory { number, load, held } => {
                 // One that was overtaken by later news says nothing.
                 if host.heard.is_none_or(|heard| *number >= heard) {
-                    host.answered(*number, *load, now);
+                    host.answered(*number, *load, relayed, now);
                     self.inventory(&peer.from, held, now);
                 }
             }
             PeerBody::Same { number, load } => {
                 if host.heard == Some(*number) {
-                    host.answered(*number, *load, now);
+                    host.answered(*number, *load, relayed, now);
                 }
             }
             PeerBody::News { number, load, held } => match host.heard {
                 Some(heard) if *number == heard + 1 => {
-                    host.answered(*number, *load, now);
+                    host.answered(*number, *load, relayed, now);
                     for held in held {
                         self.learn(&peer.from, held, now);
                     }
@@ -389,15 +388,16 @@ impl Maintainer {
         std::mem::take(&mut self.out)
     }
 
+    /// One that does not answer is asked by way of the coordinator as well: all of it, for its checkpoints.
     fn ask(&mut self, now: Time) {
         let mark = self.looked.as_ref().and_then(|looked| looked.mark.as_ref());
-        for (id, host) in self.hosts.iter_mut() {
-            if host.ask_at <= now {
-                host.asked(now);
-                let (spec, mark) = (self.order.spec.clone(), mark.cloned());
-                let body = PeerBody::Ask { spec, mark, heard: host.heard };
-                self.out.push(Output::Peer { to: id.clone(), body });
+        let ask = |heard| PeerBody::Ask { spec: self.order.spec.clone(), mark: mark.cloned(), heard };
+        for (id, host) in self.hosts.iter_mut().filter(|(_, host)| host.ask_at <= now) {
+            if host.is_silent() {
+                self.out.push(Output::Peer { to: id.clone(), body: ask(None), relayed: true });
             }
+            host.asked(now);
+            self.out.push(Output::Peer { to: id.clone(), body: ask(host.heard), relayed: false });
         }
     }
 
@@ -410,7 +410,7 @@ impl Maintainer {
             }
             let orders = std::mem::take(&mut host.orders);
             let body = PeerBody::Orders { roster: revision, orders };
-            self.out.push(Output::Peer { to: id.clone(), body });
+            self.out.push(Output::Peer { to: id.clone(), body, relayed: host.is_silent() });
         }
     }
 

@@ -4,7 +4,11 @@
 use model::{FeedState, Millis, NodeId, SpanName, Time};
 
 use super::{At, Chore, Looked, Maintainer, Output};
-use crate::{dispatchers::TaskFailure, message::feed::Phase, roster::RosterView};
+use crate::{
+    dispatchers::TaskFailure,
+    message::feed::{AskedMove, Phase},
+    roster::RosterView,
+};
 
 /// A destination that has not prepared a span by then is given up for another.
 const PREPARE_PATIENCE: Millis = Millis::secs(30);
@@ -76,9 +80,11 @@ impl Maintainer {
         self.drop_vanished(now);
         if self.phase == Phase::Working && self.order.state == FeedState::Running {
             self.start_missing(roster, now);
+            self.move_as_asked(roster, now);
             self.empty_closed(roster, now);
             self.even_out(roster, now);
         }
+        self.note_what_is_asked(roster);
         if self.phase == Phase::Working && self.order.state == FeedState::Removing && self.spans.is_empty() {
             self.clean(now);
         }
@@ -174,6 +180,38 @@ impl Maintainer {
         let Some(to) = to.filter(|to| *to != on) else { return false };
         self.set(name, At::Moving { on, epoch, to }, now);
         true
+    }
+
+    /// Whoever asked has chosen the node; everything else holds as for any other move.
+    fn move_as_asked(&mut self, roster: &RosterView, now: Time) {
+        let order = self.order.clone();
+        for asked in &order.asked {
+            let at = self.spans.get(&asked.span).map(|span| span.at.clone());
+            let Some(At::Running { on, epoch }) = at.filter(|_| self.may_be_moved(asked, roster)) else {
+                continue;
+            };
+            let host = self.hosts.get(&asked.to);
+            if on != asked.to && host.is_some_and(|host| host.may_take(self.limits.per_node, now)) {
+                self.set(&asked.span, At::Moving { on, epoch, to: asked.to.clone() }, now);
+            }
+        }
+    }
+
+    /// A node that is closed, or that may not have it, does not get it, whoever asks.
+    fn may_be_moved(&self, asked: &AskedMove, roster: &RosterView) -> bool {
+        let to = roster.get(&asked.to);
+        let may = to.is_some_and(|to| !to.closed && !to.offline && to.satisfies(&self.order.spec));
+        may && self.wanted(&asked.span)
+    }
+
+    fn note_what_is_asked(&mut self, roster: &RosterView) {
+        let is_there = |asked: &AskedMove| {
+            let at = self.spans.get(&asked.span).map(|span| &span.at);
+            matches!(at, Some(At::Running { on, .. }) if *on == asked.to)
+        };
+        let left = self.order.asked.iter();
+        let left = left.filter(|asked| self.may_be_moved(asked, roster) && !is_there(asked));
+        self.asked = left.map(|asked| asked.number).collect();
     }
 
     /// Gives nodes that are open again their share, a few at a time, while nothing else is going on.

@@ -24,6 +24,11 @@ impl Maintainer {
             return;
         }
         self.checkpoint_at = now;
+        // A span that the source has and that is not yet in the set is behind all that are.
+        let seen = self.looked.as_ref().map_or(&[][..], |looked| &looked.spans);
+        if *seen != *self.order.spans.names && seen.iter().any(|name| !self.is_in_set(name)) {
+            return;
+        }
         let mut least: Option<Checkpoint> = None;
         for name in self.order.spans.names.iter() {
             let Some(of) = self.spans.get(name).and_then(|span| span.checkpoint) else { return };
@@ -61,6 +66,12 @@ impl Maintainer {
         }
         for (id, host) in self.hosts.iter().filter(|(_, host)| host.is_silent()) {
             let message = match host.heard {
+                Some(_) if host.relayed => {
+                    format!(
+                        "{id} does not answer the maintainer on {}; the coordinator is between them",
+                        self.me
+                    )
+                }
                 Some(_) => format!("{id} does not answer the maintainer on {}", self.me),
                 None => format!("{id} has not said what it runs: spans that nobody vouches for wait for it"),
             };
@@ -111,6 +122,7 @@ impl Maintainer {
             moved: self.moved,
             absent,
             held_back: self.looked.as_ref().and_then(|looked| looked.held_back),
+            asked: self.asked.clone(),
             troubles: self.troubles(),
         };
         if self.report.as_ref() != Some(&next) {

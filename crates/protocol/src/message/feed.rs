@@ -65,6 +65,17 @@ pub struct Maintain {
     pub checkpoint: Option<Checkpoint>,
     /// How many of its dispatchers may be on the move.
     pub moves: u32,
+    /// Moves that people asked for, beside those.
+    pub asked: Vec<AskedMove>,
+}
+
+/// A span that somebody wants on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskedMove {
+    /// Rises with every one in a term.
+    pub number: u64,
+    pub span: SpanName,
+    pub to: NodeId,
 }
 
 /// What a maintainer says of its feed.
@@ -90,6 +101,8 @@ pub struct FeedReport {
     pub absent: u32,
     /// Bytes that the source keeps for this feed.
     pub held_back: Option<u64>,
+    /// Of the moves that were asked for, by number, those that are not done and may still be.
+    pub asked: Vec<u64>,
     pub troubles: Vec<FeedTrouble>,
 }
 

@@ -12,7 +12,7 @@ use crate::{
     dispatchers::{self, Dispatchers, Task, TaskFailure, TaskNews},
     maintainer::{self, Looked, Maintainer},
     message::{
-        FeedOrder, FeedReport, Roster, SetRevision,
+        FeedOrder, FeedReport, Roster, SetRevision, UpBody,
         feed::{FeedWhat, Peer, PeerBody, Phase},
     },
     roster::RosterView,
@@ -49,6 +49,16 @@ pub enum FeedNews {
     Task(TaskNews),
     Looked { feed: FeedName, epoch: MaintainerEpoch, result: Result<Looked, TaskFailure> },
     Swept { feed: FeedName, epoch: MaintainerEpoch, result: Result<(), TaskFailure> },
+}
+
+/// What feeds on this node want done and said.
+#[derive(Debug, Default)]
+pub(super) struct Mail {
+    work: Vec<FeedWork>,
+    /// From this node to itself.
+    own: VecDeque<Peer>,
+    /// To nodes that cannot be reached, by way of the coordinator.
+    relayed: Vec<(NodeId, Peer)>,
 }
 
 /// A maintainer, or what is left to say of one.
@@ -196,6 +206,7 @@ impl Feeds {
             moved: 0,
             absent: 0,
             held_back: None,
+            asked: Vec::new(),
             troubles: Vec::new(),
         };
         self.never_here.insert(feed, report);
@@ -203,7 +214,7 @@ impl Feeds {
 
     pub fn heard(&mut self, news: FeedNews, now: Time) {
         match news {
-            FeedNews::Heard(peer) => self.heard_from(&peer, now),
+            FeedNews::Heard(peer) => self.heard_from(&peer, false, now),
             FeedNews::Task(news) => self.dispatchers.task(news, now),
             FeedNews::Looked { feed, epoch, result } => {
                 if let Some(maintainer) = self.of(&feed, epoch) {
@@ -223,90 +234,91 @@ impl Feeds {
         kept.filter(|maintainer| maintainer.epoch() == epoch)
     }
 
-    fn heard_from(&mut self, peer: &Peer, now: Time) {
+    /// `relayed`: it came by way of the coordinator.
+    pub fn heard_from(&mut self, peer: &Peer, relayed: bool, now: Time) {
         if !dispatchers::is_current(peer, self.epoch, &self.roster) {
             return;
         }
         match &peer.body {
             PeerBody::Ask { .. } | PeerBody::Orders { .. } => {
-                self.dispatchers.heard(peer, &self.roster, now);
+                self.dispatchers.heard(peer, relayed, &self.roster, now);
             }
             PeerBody::Inventory { .. }
             | PeerBody::Same { .. }
             | PeerBody::News { .. }
             | PeerBody::Progress { .. } => {
                 if let Some(maintainer) = self.of(&peer.feed, peer.maintainer) {
-                    maintainer.heard(peer, now);
+                    maintainer.heard(peer, relayed, now);
                 }
             }
         }
     }
 
     /// What follows, until nothing more does: a maintainer talks to its own node without a stream.
-    pub fn advance(&mut self, now: Time) -> Vec<FeedWork> {
-        let mut work = Vec::new();
-        let mut own: VecDeque<Peer> = VecDeque::new();
+    pub fn advance(&mut self, now: Time) -> Mail {
+        let mut mail = Mail::default();
         loop {
-            self.advance_maintainers(now, &mut work, &mut own);
+            self.advance_maintainers(now, &mut mail);
             for output in self.dispatchers.advance(now) {
                 match output {
-                    dispatchers::Output::Peer { to, feed, maintainer, body } => {
-                        self.post(to, feed, maintainer, body, &mut work, &mut own);
+                    dispatchers::Output::Peer { to, feed, maintainer, body, relayed } => {
+                        self.post(to, (feed, maintainer, body), relayed, &mut mail);
                     }
                     dispatchers::Output::Task { feed, span, spec, mark, task } => {
-                        work.push(FeedWork::Task { feed, span, spec, mark, task });
+                        mail.work.push(FeedWork::Task { feed, span, spec, mark, task });
                     }
                 }
             }
-            if own.is_empty() {
-                return work;
+            if mail.own.is_empty() {
+                return mail;
             }
-            while let Some(peer) = own.pop_front() {
-                self.heard_from(&peer, now);
+            while let Some(peer) = mail.own.pop_front() {
+                self.heard_from(&peer, false, now);
             }
         }
     }
 
-    fn advance_maintainers(&mut self, now: Time, work: &mut Vec<FeedWork>, own: &mut VecDeque<Peer>) {
+    fn advance_maintainers(&mut self, now: Time, mail: &mut Mail) {
         let mut said = Vec::new();
         for (feed, kept) in &mut self.maintainers {
             let epoch = kept.maintainer.epoch();
             for output in kept.maintainer.advance(&self.roster, now) {
                 match output {
-                    maintainer::Output::Peer { to, body } => said.push((to, feed.clone(), epoch, body)),
+                    maintainer::Output::Peer { to, body, relayed } => {
+                        said.push((to, (feed.clone(), epoch, body), relayed));
+                    }
                     maintainer::Output::Look => {
                         let (feed, spec) = (feed.clone(), kept.spec.clone());
-                        work.push(FeedWork::Look { feed, epoch, spec });
+                        mail.work.push(FeedWork::Look { feed, epoch, spec });
                     }
                     maintainer::Output::Sweep { keep } => {
                         let (feed, spec) = (feed.clone(), kept.spec.clone());
-                        work.push(FeedWork::Sweep { feed, epoch, spec, keep });
+                        mail.work.push(FeedWork::Sweep { feed, epoch, spec, keep });
                     }
                 }
             }
         }
-        for (to, feed, epoch, body) in said {
-            self.post(to, feed, epoch, body, work, own);
+        for (to, what, relayed) in said {
+            self.post(to, what, relayed, mail);
         }
     }
 
     fn post(
         &self,
         to: NodeId,
-        feed: FeedName,
-        maintainer: MaintainerEpoch,
-        body: PeerBody,
-        work: &mut Vec<FeedWork>,
-        own: &mut VecDeque<Peer>,
+        (feed, maintainer, body): (FeedName, MaintainerEpoch, PeerBody),
+        relayed: bool,
+        mail: &mut Mail,
     ) {
         let Some(from_epoch) = self.epoch else { return };
         let (Some(to_epoch), Some(node)) = (self.roster.epoch_of(&to), self.roster.get(&to)) else { return };
         let to_epoch = if to == self.me { from_epoch } else { to_epoch };
         let message = Peer { from: self.me.clone(), from_epoch, to_epoch, feed, maintainer, body };
         match to == self.me {
-            true => own.push_back(message),
+            true => mail.own.push_back(message),
+            false if relayed => mail.relayed.push((to, message)),
             false if node.rpc.is_empty() => {}
-            false => work.push(FeedWork::Send { rpc: node.rpc.clone(), to, message }),
+            false => mail.work.push(FeedWork::Send { rpc: node.rpc.clone(), to, message }),
         }
     }
 
@@ -358,8 +370,13 @@ impl Feeds {
 
 impl Node {
     pub(super) fn advance_feeds(&mut self, now: Time) {
-        let work = self.feeds.advance(now);
+        let Mail { work, relayed, own: _ } = self.feeds.advance(now);
         self.out.extend(work.into_iter().map(Output::Feed));
+        if self.epoch.is_some() {
+            for (to, message) in relayed {
+                self.send(UpBody::Relay { to, message });
+            }
+        }
         if self.feeds.is_urgent(now) {
             self.hurry(now);
         }

@@ -49,7 +49,7 @@ impl Node {
         self.sent.clear();
     }
 
-    fn send(&mut self, body: UpBody) -> u64 {
+    pub(super) fn send(&mut self, body: UpBody) -> u64 {
         self.up_seq += 1;
         self.out.push(Output::Send(Up { seq: self.up_seq, body }));
         self.up_seq
@@ -107,6 +107,9 @@ impl Node {
             DownBody::Feeds(orders) if !self.foreign && self.epoch.is_some() => {
                 self.feeds.take_orders(orders, now);
             }
+            DownBody::Relay(peer) if !self.foreign && self.epoch.is_some() => {
+                self.feeds.heard_from(&peer, true, now);
+            }
             DownBody::Duty(duty) if !self.foreign && self.epoch.is_some() => {
                 self.out.push(Output::Duty(duty))
             }
@@ -116,6 +119,7 @@ impl Node {
             | DownBody::Sets(_)
             | DownBody::Roster(_)
             | DownBody::Feeds(_)
+            | DownBody::Relay(_)
             | DownBody::Duty(_)
             | DownBody::Leave => {}
         }

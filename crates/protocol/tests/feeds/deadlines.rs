@@ -85,6 +85,7 @@ fn a_feed_that_may_go_elsewhere_is_waited_for_past_the_deadline() {
     bench.feed("users", 6);
     assert!(bench.count("users", "n1") > 0);
     bench.lose(|letter| matches!(letter, Letter::Peer { from: "n2", .. } | Letter::Peer { to: "n2", .. }));
+    bench.lose(Letter::is_relayed);
     drain(&mut bench, Some(Millis::ZERO), Then::Stay);
     bench.pass(Millis::secs(30));
     assert_eq!(bench.drained("n1"), "draining", "{:?}", left(&bench, "n1"));

@@ -276,6 +276,7 @@ fn a_maintainer_that_one_node_does_not_answer_waits_for_it_and_says_so() {
     bench.feed("orders", 6);
     let before = bench.at_work("orders");
     bench.cut("n2", "n3");
+    bench.lose(Letter::is_relayed);
     bench.drain("n1");
     bench.pass(Millis(5000));
     let at = bench.maintainer("orders");
@@ -293,6 +294,7 @@ fn a_maintainer_that_one_node_never_answers_goes_on_when_that_nodes_lease_is_ove
     let mut bench = Bench::new(&["n1", "n2", "n3"]);
     bench.feed("orders", 6);
     bench.cut("n2", "n3");
+    bench.lose(Letter::is_relayed);
     bench.drain("n1");
     bench.pass(Millis(2000));
     let at = bench.maintainer("orders");
@@ -308,6 +310,7 @@ fn a_maintainer_that_never_gets_to_work_is_replaced_with_its_node() {
     let mut bench = Bench::new(&["n1", "n2", "n3"]);
     bench.feed("orders", 6);
     bench.cut("n2", "n3");
+    bench.lose(Letter::is_relayed);
     bench.drain("n1");
     bench.pass(Millis(2000));
     let at = bench.maintainer("orders");

@@ -113,7 +113,7 @@ fn a_start_whose_answer_is_lost_runs_where_it_was_sent_and_nowhere_else() {
             }),
             _ => false,
         },
-        _ => false,
+        _ => letter.is_relayed(),
     });
     bench.tables.sources.get_mut("orders").expect("a source").extend([span("u0"), span("u1"), span("u2")]);
     bench.until("all run", |bench| bench.all_run("orders"));
@@ -374,6 +374,29 @@ fn the_checkpoint_of_a_feed_does_not_pass_a_span_that_stands_still() {
 }
 
 // What people ask for.
+
+#[test]
+fn a_checkpoint_of_fewer_spans_is_not_stored_for_those_that_came_meanwhile() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 3);
+    bench.pass(Millis::secs(15));
+    let node = bench.maintainer("orders");
+    // It looks at its source and is not told that there is more to do.
+    bench.hold(move |letter| {
+        matches!(letter, Letter::Down { to, message, .. }
+            if *to == node && matches!(message.body, protocol::message::DownBody::Feeds(_)))
+    });
+    bench.tables.sources.get_mut("orders").expect("a source").insert(span("u0"));
+    bench.until("the set is stored", |bench| bench.record("orders").spans.names.len() == 4);
+    let before = bench.record("orders").clone();
+    assert!(before.checkpoint.is_some());
+    bench.pass(Millis::secs(15));
+    assert_eq!(bench.record("orders").spans, before.spans, "it is the same set, however often it is seen");
+    assert_eq!(bench.record("orders").checkpoint, before.checkpoint);
+    bench.lift();
+    bench.goes_on("orders");
+    bench.until("it rises again", |bench| bench.record("orders").checkpoint > before.checkpoint);
+}
 
 #[test]
 fn a_feed_that_is_paused_stops_and_goes_on_where_it_was_when_it_is_resumed() {

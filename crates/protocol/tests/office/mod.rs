@@ -206,6 +206,17 @@ impl Office {
         self.give(Input::Up { conn, message: Up { seq: 1, body: UpBody::Hello(hello) } });
     }
 
+    /// Its daemon ends in good order; what it runs goes on.
+    pub fn goodbye(&mut self, name: &str) {
+        let node = self.nodes.get_mut(name).unwrap();
+        node.seq += 1;
+        let message = Up { seq: node.seq, body: UpBody::Goodbye };
+        if let Some(conn) = node.conn {
+            self.give(Input::Up { conn, message });
+        }
+        self.silence(name);
+    }
+
     /// It is not heard of any more; what it runs goes on.
     pub fn silence(&mut self, name: &str) {
         if let Some(conn) = self.nodes.get_mut(name).unwrap().conn.take() {
@@ -298,6 +309,7 @@ impl Office {
             | DownBody::Refused { .. }
             | DownBody::Roster(_)
             | DownBody::Feeds(_)
+            | DownBody::Relay(_)
             | DownBody::Leave => {}
         }
     }
@@ -347,9 +359,13 @@ impl Office {
 
     /// Applied, and running.
     pub fn run(&mut self, name: &str, count: u32, spec: ServiceSpec) {
+        self.apply(name, count, spec);
+        self.let_it_run();
+    }
+
+    pub fn apply(&mut self, name: &str, count: u32, spec: ServiceSpec) {
         let apply = Apply { name: ServiceName::new(name), count: Some(count), spec: Arc::new(spec) };
         self.ask(Request::apply(vec![apply])).unwrap();
-        self.let_it_run();
     }
 
     pub fn drain(&mut self, nodes: &[&str]) -> Result<u64, ApiError> {

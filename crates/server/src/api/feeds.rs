@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use model::spec::FeedFile;
-use model::{FeedName, FeedState};
+use model::{FeedName, FeedState, SpanName};
 use protocol::coordinator::Request;
 use serde::Deserialize;
 use serde_json::Value;
@@ -131,4 +131,35 @@ pub(super) async fn set_state(
     let request = Request::SetFeedState { feed: FeedName::new(&name), state: wanted };
     state.office()?.ask(caller.asks(request)).await??;
     one(State(state), InPath(name)).await
+}
+
+/// A span, and where it is to be worked.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FeedMoveBody {
+    span: String,
+    node: String,
+}
+
+/// Has a span of a feed moved to a node: prepared there, stopped where it is, started from its checkpoint.
+/// What cannot be moved within a minute stays where it is.
+#[utoipa::path(post, path = "/v1/feeds/{name}/move", tag = "feeds", operation_id = "move_feed_span",
+    params(("name" = String, Path)), request_body = FeedMoveBody,
+    responses((status = 202, description = "its maintainer is told", body = FeedView),
+        (status = 400, body = ErrorView), (status = 404, body = ErrorView),
+        (status = 409, description = "the feed does not run (`feed_not_running`), the node is closed (`node_closed`), \
+            or as many moves as are allowed were asked for (`max_parallel`)", body = ErrorView),
+        (status = 412, description = "the node is not up, or has not acknowledged which nodes are closed \
+            (`node_not_ready`)", body = ErrorView),
+        (status = 422, description = "the node may not have it (`constraint_unsatisfied`)", body = ErrorView)))]
+pub(super) async fn move_span(
+    State(state): State<ApiState>,
+    InPath(name): InPath<String>,
+    caller: Caller,
+    InBody(body): InBody<FeedMoveBody>,
+) -> Answer<(StatusCode, Json<FeedView>)> {
+    let (feed, span) = (FeedName::new(&name), SpanName::new(&body.span));
+    let request = Request::MoveSpan { feed, span, node: body.node };
+    state.office()?.ask(caller.asks(request)).await??;
+    Ok((StatusCode::ACCEPTED, one(State(state), InPath(name)).await?))
 }

@@ -67,6 +67,7 @@ fn v1() -> OpenApiRouter<ApiState> {
         .routes(routes!(feeds::list))
         .routes(routes!(feeds::one, feeds::put, feeds::delete))
         .routes(routes!(feeds::set_state))
+        .routes(routes!(feeds::move_span))
         .routes(routes!(instances::list))
         .routes(routes!(instances::one, instances::delete))
         .routes(routes!(logs::logs))

@@ -76,6 +76,7 @@ impl FakeFeeds {
                     moved: self.moved,
                     absent: 0,
                     held_back: None,
+                    asked: Vec::new(),
                     troubles: Vec::new(),
                 }
             };
@@ -216,6 +217,7 @@ impl Running {
                 self.edge.withdrawal = Some(Withdrawal { drain: *drain, done: true });
             }
             DownBody::Duty(Duty::Serve { .. }) => self.edge.withdrawal = None,
+            DownBody::Relay(_) => {}
             DownBody::Leave => self.feeds.lock().unwrap().told_to_leave = true,
             DownBody::Roster(roster) => self.feeds.lock().unwrap().roster = Some(roster.revision),
             DownBody::Feeds(orders) => self.feeds.lock().unwrap().take(orders),

@@ -19,6 +19,7 @@ pub async fn feed_command(asker: &Asker, command: FeedCommand) -> Outcome {
         FeedCommand::Status { feed } => status(asker, target::expect(target::Kind::Feed, &feed)?).await,
         FeedCommand::Pause { feed } => set_state(asker, &feed, "paused").await,
         FeedCommand::Resume { feed } => set_state(asker, &feed, "running").await,
+        FeedCommand::Move { feed, span, to } => move_span(asker, &feed, &span, &to).await,
     }
 }
 
@@ -126,6 +127,15 @@ async fn set_state(asker: &Asker, text: &str, wanted: &str) -> Outcome {
         _ => format!("{name} runs"),
     };
     asker.done(&answer, said)
+}
+
+async fn move_span(asker: &Asker, feed: &str, span: &str, to: &str) -> Outcome {
+    let name = target::expect(target::Kind::Feed, feed)?;
+    let node = target::expect(target::Kind::Node, to)?;
+    let path = format!("/v1/feeds/{}/move", encode(name));
+    let body = json!({ "span": span, "node": node });
+    let answer = asker.client.call(Method::POST, &path, Some(body)).await?;
+    asker.done(&answer, format!("{name}: {span} moves to {node}"))
 }
 
 pub async fn remove(asker: &Asker, name: &str) -> Outcome {

@@ -289,3 +289,66 @@ async fn a_feed_is_paused_resumed_and_removed_with_nothing_left_behind() {
     let own: Vec<_> = left.iter().filter(|path| path.ends_with(format!(".tidegate-{FEED}"))).collect();
     assert!(own.is_empty(), "{left:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_drains_a_capture_is_told_what_is_left_until_the_daemon_has_ended() {
+    let mut stage = Stage::start(3).await;
+    stage.until_rows_come().await;
+    let feed = stage.feed().await;
+    let (node, other) = (feed.maintainer.as_ref().unwrap().node.clone(), host_of(&feed));
+    // Asked of a daemon that does not decide: it knows who does.
+    let path = format!("/api/v2/captures/{node}/drain");
+    let (status, said) = stage.cluster.api_of(&other).ask(Method::PUT, &path, None).await.unwrap();
+    assert_eq!((status, &said["current_maintainer_count"]), (202, &1.into()), "{said}");
+    assert!(said["current_dispatcher_count"].as_u64() > Some(0), "{said}");
+    let left = until("the drain to end", async || {
+        let (status, said) = stage.cluster.api.ask(Method::GET, &path, None).await?;
+        if (status, &said["is_draining"]) == (200, &false.into()) { Ok(said) } else { Err(said.to_string()) }
+    });
+    let left = left.await;
+    assert_eq!(left["remaining_maintainer_count"], 0, "{left}");
+    assert_eq!(left["remaining_dispatcher_count"], serde_json::json!({}), "{left}");
+    let ended = stage.cluster.daemon_mut(&node).ended().await;
+    assert!(ended.success(), "{ended:?}");
+    let (_, drain) =
+        stage.cluster.api.ask(Method::GET, &format!("/v1/nodes/{node}/drain"), None).await.unwrap();
+    assert_eq!(drain["state"], "drained", "{drain}");
+    let feed = stage.until_all_run("the feed to run elsewhere").await;
+    assert!(is_off(&feed, &node), "{feed:?}");
+    stage.until_rows_come().await;
+    stage.cluster.daemon_mut(&node).start(&[]);
+    stage.cluster.until_up().await;
+    until("it to take work again", async || {
+        let shown = stage.cluster.api.node(&node).await?;
+        if shown.state == "active" { Ok(()) } else { Err(format!("{shown:?}")) }
+    })
+    .await;
+    stage.until_complete().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dispatchers_are_moved_by_hand_and_not_to_a_node_that_is_closed() {
+    let mut stage = Stage::start(2).await;
+    stage.until_rows_come().await;
+    let feed = stage.feed().await;
+    let (closed, to) = (feed.maintainer.as_ref().unwrap().node.clone(), host_of(&feed));
+    for number in 0..SPANS {
+        let done = stage.cluster.run(&["feed", "move", FEED, &span(number), "--to", &to]).await;
+        let said = format!("journal: {} moves to {to}\n", span(number));
+        assert_eq!((done.code, done.stdout), (0, said), "{}", done.stderr);
+    }
+    stage.until_feed("all to be there", |feed| feed.dispatchers.get(&to) == Some(&(SPANS as u32))).await;
+    stage.until_rows_come().await;
+    let done = stage.cluster.run(&["feed", "move", FEED, "nothing", "--to", &to]).await;
+    assert_eq!((done.code, done.stdout.as_str()), (1, ""));
+    assert!(done.stderr.contains("feed journal has no span nothing"), "{}", done.stderr);
+    let path = format!("/v1/nodes/{closed}/drain");
+    let (status, said) = stage.cluster.api.ask(Method::PUT, &path, Some("{}")).await.unwrap();
+    assert!(status < 300, "{status} {said}");
+    let body = format!("{{\"span\": \"{}\", \"node\": \"{closed}\"}}", span(0));
+    let path = format!("/v1/feeds/{FEED}/move");
+    let (status, said) = stage.cluster.api.ask(Method::POST, &path, Some(&body)).await.unwrap();
+    assert_eq!((status, &said["error"]["code"]), (409, &"node_closed".into()), "{said}");
+    stage.until_feed("the maintainer to leave", |feed| is_off(feed, &closed)).await;
+    stage.until_complete().await;
+}

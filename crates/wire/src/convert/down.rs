@@ -36,6 +36,7 @@ impl From<&Down> for pb::Down {
             DownBody::Sets(sets) => pb::down::Body::Sets(sets.into()),
             DownBody::Roster(roster) => pb::down::Body::Roster((&**roster).into()),
             DownBody::Feeds(orders) => pb::down::Body::Feeds(orders.as_slice().into()),
+            DownBody::Relay(peer) => pb::down::Body::Relay(peer.into()),
             DownBody::Duty(duty) => pb::down::Body::Duty((*duty).into()),
             DownBody::Leave => pb::down::Body::Leave(pb::Leave {}),
         };
@@ -58,6 +59,7 @@ impl TryFrom<pb::Down> for Down {
             pb::down::Body::Sets(sets) => DownBody::Sets(sets.try_into()?),
             pb::down::Body::Roster(roster) => DownBody::Roster(Arc::new(roster.try_into()?)),
             pb::down::Body::Feeds(orders) => DownBody::Feeds(orders.try_into()?),
+            pb::down::Body::Relay(peer) => DownBody::Relay(peer.try_into()?),
             pb::down::Body::Duty(duty) => DownBody::Duty(duty.try_into()?),
             pb::down::Body::Leave(pb::Leave {}) => DownBody::Leave,
         };

@@ -7,7 +7,7 @@ use model::{
     spec::FeedFile,
 };
 use protocol::message::feed::{
-    FeedOrder, FeedReport, FeedTrouble, FeedWhat, Maintain, Phase, Roster, RosterNode,
+    AskedMove, FeedOrder, FeedReport, FeedTrouble, FeedWhat, Maintain, Phase, Roster, RosterNode,
 };
 
 use super::{Checked, address, clipped, code_of, count, feed_name, labels, node, required, text};
@@ -145,6 +145,15 @@ fn maintain_out(feed: &FeedName, maintain: &Maintain) -> pb::Maintain {
         spans: Some(pb::SpanSet { generation: maintain.spans.generation, names: names.collect() }),
         checkpoint: maintain.checkpoint.map(Into::into),
         moves: maintain.moves,
+        asked: maintain.asked.iter().map(asked_out).collect(),
+    }
+}
+
+fn asked_out(asked: &AskedMove) -> pb::AskedMove {
+    pb::AskedMove {
+        number: asked.number,
+        span: asked.span.as_str().to_owned(),
+        to: asked.to.as_str().to_owned(),
     }
 }
 
@@ -170,6 +179,12 @@ impl TryFrom<pb::FeedOrders> for Vec<FeedOrder> {
 
 fn maintain_in(feed: &FeedName, maintain: pb::Maintain) -> Checked<Maintain> {
     let set = required("maintain.spans", maintain.spans)?;
+    count("maintain.asked", &maintain.asked, SPANS_MAX)?;
+    let asked = maintain.asked.into_iter().map(|asked| {
+        let (span, to) = (span("asked_move.span", &asked.span)?, node("asked_move.to", &asked.to)?);
+        Ok(AskedMove { number: asked.number, span, to })
+    });
+    let asked = asked.collect::<Checked<_>>()?;
     Ok(Maintain {
         revision: required("maintain.revision", maintain.revision)?.into(),
         spec: spec_of("maintain.spec", &maintain.spec, feed)?,
@@ -177,6 +192,7 @@ fn maintain_in(feed: &FeedName, maintain: pb::Maintain) -> Checked<Maintain> {
         spans: SpanSet { generation: set.generation, names: spans("span_set.names", &set.names)? },
         checkpoint: maintain.checkpoint.map(Into::into),
         moves: maintain.moves,
+        asked,
     })
 }
 
@@ -239,6 +255,7 @@ impl From<&FeedReport> for pb::FeedReport {
             moved: report.moved,
             absent: report.absent,
             held_back: report.held_back,
+            asked: report.asked.clone(),
             troubles: report.troubles.iter().take(TROUBLES_MAX).map(pb::FeedTrouble::from).collect(),
         }
     }
@@ -249,6 +266,7 @@ impl TryFrom<pb::FeedReport> for FeedReport {
 
     fn try_from(report: pb::FeedReport) -> Checked<FeedReport> {
         count("feed_report.troubles", &report.troubles, TROUBLES_MAX)?;
+        count("feed_report.asked", &report.asked, SPANS_MAX)?;
         if report.dispatchers.len() > NODES_MAX {
             let count = report.dispatchers.len();
             return Err(Fault::TooMany { count, max: NODES_MAX }.at("feed_report.dispatchers"));
@@ -269,6 +287,7 @@ impl TryFrom<pb::FeedReport> for FeedReport {
             moved: report.moved,
             absent: report.absent,
             held_back: report.held_back,
+            asked: report.asked,
             troubles: report.troubles.into_iter().map(FeedTrouble::try_from).collect::<Result<_, _>>()?,
         })
     }

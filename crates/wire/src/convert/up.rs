@@ -25,6 +25,9 @@ impl From<&Up> for pb::Up {
         let body = match &up.body {
             UpBody::Hello(hello) => pb::up::Body::Hello(hello.into()),
             UpBody::Heartbeat(heartbeat) => pb::up::Body::Heartbeat(heartbeat.into()),
+            UpBody::Relay { to, message } => {
+                pb::up::Body::Relay(pb::Relay { to: to.as_str().to_owned(), message: Some(message.into()) })
+            }
             UpBody::Goodbye => pb::up::Body::Goodbye(pb::Goodbye {}),
         };
         pb::Up { seq: up.seq, body: Some(body) }
@@ -38,6 +41,10 @@ impl TryFrom<pb::Up> for Up {
         let body = match required("up.body", up.body)? {
             pb::up::Body::Hello(hello) => UpBody::Hello(hello.try_into()?),
             pb::up::Body::Heartbeat(heartbeat) => UpBody::Heartbeat(heartbeat.try_into()?),
+            pb::up::Body::Relay(relay) => UpBody::Relay {
+                to: node("relay.to", &relay.to)?,
+                message: required("relay.message", relay.message)?.try_into()?,
+            },
             pb::up::Body::Goodbye(pb::Goodbye {}) => UpBody::Goodbye,
         };
         Ok(Up { seq: up.seq, body })

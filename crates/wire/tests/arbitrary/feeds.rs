@@ -14,8 +14,8 @@ use proptest::{
     sample::select,
 };
 use protocol::message::feed::{
-    FeedOrder, FeedReport, FeedTrouble, FeedWhat, Held, HeldState, Maintain, Peer, PeerBody, Phase, Roster,
-    RosterNode, SpanOrder, SpanWhat,
+    AskedMove, FeedOrder, FeedReport, FeedTrouble, FeedWhat, Held, HeldState, Maintain, Peer, PeerBody,
+    Phase, Roster, RosterNode, SpanOrder, SpanWhat,
 };
 
 use super::{address, argv, code, name, plain, revision, words};
@@ -75,9 +75,11 @@ pub fn order() -> impl Strategy<Value = FeedOrder> {
     let state = select(vec![FeedState::Running, FeedState::Paused, FeedState::Removing]);
     let spans = (any::<u64>(), vec(span(), 0..4))
         .prop_map(|(generation, names)| SpanSet { generation, names: names.into() });
-    let maintain = (revision(), spec(), state, spans, option::of(checkpoint()), any::<u32>()).prop_map(
-        |(revision, spec, state, spans, checkpoint, moves)| {
-            FeedWhat::Maintain(Arc::new(Maintain { revision, spec, state, spans, checkpoint, moves }))
+    let asked = (any::<u64>(), span(), node()).prop_map(|(number, span, to)| AskedMove { number, span, to });
+    let moves = (any::<u32>(), vec(asked, 0..3));
+    let maintain = (revision(), spec(), state, spans, option::of(checkpoint()), moves).prop_map(
+        |(revision, spec, state, spans, checkpoint, (moves, asked))| {
+            FeedWhat::Maintain(Arc::new(Maintain { revision, spec, state, spans, checkpoint, moves, asked }))
         },
     );
     let what = prop_oneof![3 => maintain, 1 => Just(FeedWhat::Quiesce), 1 => Just(FeedWhat::Forget)];
@@ -94,14 +96,19 @@ pub fn report() -> impl Strategy<Value = FeedReport> {
         .prop_map(|(code, node, span, message)| FeedTrouble { code, node, span, message });
     let head = (feed(), any::<[u64; 3]>(), revision(), phase);
     let counts = (btree_map(node(), any::<u32>(), 0..3), any::<[u32; 2]>(), option::of(any::<u64>()));
-    let rest = (option::of(vec(span(), 0..4)), option::of(checkpoint()), vec(trouble, 0..3));
+    let rest = (
+        option::of(vec(span(), 0..4)),
+        option::of(checkpoint()),
+        vec(trouble, 0..3),
+        vec(any::<u64>(), 0..3),
+    );
     (head, counts, rest).prop_map(
         |(
             (feed, [epoch, number, moved], revision, phase),
             (dispatchers, [moving, absent], held_back),
             rest,
         )| {
-            let (spans, checkpoint, troubles) = rest;
+            let (spans, checkpoint, troubles, asked) = rest;
             FeedReport {
                 feed,
                 epoch: MaintainerEpoch(epoch),
@@ -115,6 +122,7 @@ pub fn report() -> impl Strategy<Value = FeedReport> {
                 moved,
                 absent,
                 held_back,
+                asked,
                 troubles,
             }
         },

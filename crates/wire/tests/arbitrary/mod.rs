@@ -64,6 +64,8 @@ pub fn up() -> impl Strategy<Value = Up> {
         hello().prop_map(UpBody::Hello),
         heartbeat().prop_map(UpBody::Heartbeat),
         Just(UpBody::Goodbye),
+        ("[A-Za-z0-9._-]{1,40}", feeds::peer())
+            .prop_map(|(to, message)| UpBody::Relay { to: NodeId::new(&to), message }),
     ];
     (any::<u64>(), body).prop_map(|(seq, body)| Up { seq, body })
 }
@@ -187,6 +189,7 @@ pub fn down() -> impl Strategy<Value = Down> {
         ),
         feeds::roster().prop_map(|roster| DownBody::Roster(Arc::new(roster))),
         vec(feeds::order(), 0..4).prop_map(DownBody::Feeds),
+        feeds::peer().prop_map(DownBody::Relay),
         vec(order(), 0..4).prop_map(DownBody::Orders),
         sets().prop_map(DownBody::Sets),
         Just(DownBody::Leave),

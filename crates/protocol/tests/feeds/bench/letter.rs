@@ -116,6 +116,15 @@ impl Letter {
         }
     }
 
+    /// Between two nodes, by way of the coordinator.
+    pub fn is_relayed(&self) -> bool {
+        match self {
+            Letter::Up { message, .. } => matches!(message.body, UpBody::Relay { .. }),
+            Letter::Down { message, .. } => matches!(message.body, DownBody::Relay(_)),
+            Letter::Peer { .. } | Letter::Shell { .. } => false,
+        }
+    }
+
     fn feed_orders(&self) -> &[FeedOrder] {
         match self {
             Letter::Down { message: Down { body: DownBody::Feeds(orders), .. }, .. } => orders,
@@ -178,6 +187,9 @@ impl fmt::Display for Letter {
                         .map(|r| (&r.feed, r.epoch.0, r.phase, r.moving))
                         .collect::<Vec<_>>()
                 ),
+                UpBody::Relay { to, message } => {
+                    write!(f, "to {to}, {} of {}: {:?}", message.feed, message.maintainer, message.body)
+                }
                 UpBody::Goodbye => write!(f, "goodbye"),
             },
             Letter::Down { message, .. } => write!(f, "{:?}", message.body),

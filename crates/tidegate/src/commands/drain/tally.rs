@@ -109,3 +109,18 @@ pub fn name(unit: &str) -> &str {
 pub fn units(count: u64) -> String {
     if count == 1 { "1 unit".to_owned() } else { format!("{count} units") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_a_class_is_one() {
+        let mut remaining = RemainingView { instances: 1, maintainers: 1, ..RemainingView::default() };
+        remaining.dispatchers.insert("orders".to_owned(), 1);
+        assert_eq!(left(&remaining), "1 stateless, 1 maintainer, 1 dispatcher left");
+        remaining.dispatchers.insert("users".to_owned(), 1);
+        (remaining.instances, remaining.maintainers) = (2, 3);
+        assert_eq!(left(&remaining), "2 stateless, 3 maintainers, 2 dispatchers left");
+    }
+}
