@@ -75,7 +75,14 @@ fn is_whole(row: &Row) -> bool {
 impl Statements {
     pub fn new(target: Target) -> Statements {
         let keys = target.shape.keys().map(|(at, _)| at).collect();
-        Statements { target, keys, upsert: None, delete: None, patches: HashMap::new(), merges: HashMap::new() }
+        Statements {
+            target,
+            keys,
+            upsert: None,
+            delete: None,
+            patches: HashMap::new(),
+            merges: HashMap::new(),
+        }
     }
 
     /// Within a transaction. Afterwards either all of it is done or it failed.
@@ -140,10 +147,9 @@ impl Statements {
         if changes.iter().all(|change| matches!(change, Change::Insert { .. })) {
             let rows = changes.iter().filter_map(|change| match change {
                 Change::Insert { row } => Some(row),
-                Change::Update { .. }
-                | Change::Merge { .. }
-                | Change::Delete { .. }
-                | Change::Truncate => None,
+                Change::Update { .. } | Change::Merge { .. } | Change::Delete { .. } | Change::Truncate => {
+                    None
+                }
             });
             return self.upsert(session, &rows.collect::<Vec<_>>()).await;
         }
@@ -442,7 +448,8 @@ fn patch_sql(target: &Target, keys: &[usize], known: &[bool]) -> String {
 fn merge_sql(target: &Target, known: &[bool]) -> String {
     let name = target.name();
     let set: Vec<usize> = (0..known.len()).filter(|at| known[*at]).collect();
-    let values = set.iter().enumerate().map(|(n, at)| format!("{} AS c{}", cast(n + 1, &target.types[*at]), n + 1));
+    let values =
+        set.iter().enumerate().map(|(n, at)| format!("{} AS c{}", cast(n + 1, &target.types[*at]), n + 1));
     let values = values.collect::<Vec<_>>().join(", ");
     let numbered = |key: bool| {
         let of = set.iter().enumerate().filter(move |(_, at)| target.shape.columns[**at].key == key);
@@ -451,7 +458,8 @@ fn merge_sql(target: &Target, known: &[bool]) -> String {
     let same = numbered(true).map(|(n, key)| format!("t.{key} = u.c{n}")).collect::<Vec<_>>().join(" AND ");
     let keys: Vec<String> = numbered(true).map(|(_, key)| key).collect();
     let sets: Vec<String> = numbered(false).map(|(n, other)| format!("{other} = u.c{n}")).collect();
-    let excluded: Vec<String> = numbered(false).map(|(_, other)| format!("{other} = EXCLUDED.{other}")).collect();
+    let excluded: Vec<String> =
+        numbered(false).map(|(_, other)| format!("{other} = EXCLUDED.{other}")).collect();
     let (there, action) = match sets.is_empty() {
         true => (format!("SELECT {} FROM {name} t, u WHERE {same}", of_t(&keys)), "NOTHING".to_owned()),
         false => (

@@ -33,10 +33,8 @@ pub struct Witness {
 impl Witness {
     pub fn begin(apis: Vec<(String, Api)>, sink: Client) -> Witness {
         let stop = CancellationToken::new();
-        let tasks = vec![
-            tokio::spawn(watch_feed(apis, stop.clone())),
-            tokio::spawn(watch_spans(sink, stop.clone())),
-        ];
+        let tasks =
+            vec![tokio::spawn(watch_feed(apis, stop.clone())), tokio::spawn(watch_spans(sink, stop.clone()))];
         Witness { stop, tasks }
     }
 
@@ -134,7 +132,7 @@ async fn watch_spans(sink: Client, stop: CancellationToken) -> Testimony {
             let span: String = row.get(0);
             let new: Stand = (row.get(1), row.get(2), row.get(3), row.get(4));
             if let Some(old) = last.get(&span)
-                && (new.0 < old.0 || new.1 < old.1 || new.2 < old.2 || new.3 < old.3)
+                && (new.0 < old.0 || (old.1 && !new.1) || new.2 < old.2 || new.3 < old.3)
             {
                 said.wrong.push(format!("{span}: {old:?} became {new:?}"));
             }
