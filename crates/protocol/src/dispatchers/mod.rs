@@ -28,6 +28,9 @@ pub use local::STOP_PATIENCE;
 
 /// Progress goes to maintainers this often at most.
 const PROGRESS_EVERY: Millis = Millis(500);
+/// A maintainer asks every few seconds. What was prepared for one that has been silent for so long is given up:
+/// it may be gone for good, and its order may have been late.
+const SILENT_AFTER: Millis = Millis::secs(30);
 
 /// What is asked of the shell for one span. `run` tells the tasks of a span from each other; the
 /// shell answers with [`TaskNews`], and every task ends with `Ended`.
@@ -91,6 +94,10 @@ struct Hosted {
     maintainer: MaintainerEpoch,
     /// Where that maintainer is.
     at: NodeId,
+    /// When it spoke last.
+    heard_at: Time,
+    /// How many of the spans are on their way in.
+    arriving: usize,
     spec: Arc<FeedSpec>,
     /// Of its maintainer's last look, for as long as that is what the feed is.
     mark: Option<String>,
@@ -102,6 +109,12 @@ struct Hosted {
     progressed: BTreeSet<SpanName>,
     /// Spans with a timer.
     timed: BTreeSet<SpanName>,
+}
+
+impl Hosted {
+    fn silent_at(&self) -> Time {
+        self.heard_at + SILENT_AFTER
+    }
 }
 
 #[derive(Debug)]
@@ -138,7 +151,7 @@ impl Dispatchers {
     /// A message of a maintainer. Which life of the sender and of this node it means was checked.
     pub fn heard(&mut self, peer: &Peer, roster: &RosterView, now: Time) {
         match &peer.body {
-            PeerBody::Ask { spec, mark, heard } => self.asked(peer, (spec, mark), *heard),
+            PeerBody::Ask { spec, mark, heard } => self.asked(peer, (spec, mark), *heard, now),
             PeerBody::Orders { roster: revision, orders } => {
                 self.ordered(peer, *revision, orders, roster, now)
             }
@@ -149,10 +162,18 @@ impl Dispatchers {
         }
     }
 
-    fn asked(&mut self, peer: &Peer, (spec, mark): (&Arc<FeedSpec>, &Option<String>), heard: Option<u64>) {
+    fn asked(
+        &mut self,
+        peer: &Peer,
+        (spec, mark): (&Arc<FeedSpec>, &Option<String>),
+        heard: Option<u64>,
+        now: Time,
+    ) {
         let hosted = self.feeds.entry(peer.feed.clone()).or_insert_with(|| Hosted {
             maintainer: peer.maintainer,
             at: peer.from.clone(),
+            heard_at: now,
+            arriving: 0,
             spec: spec.clone(),
             mark: None,
             spans: BTreeMap::new(),
@@ -169,6 +190,7 @@ impl Dispatchers {
             (hosted.maintainer, hosted.at, hosted.number) = (peer.maintainer, peer.from.clone(), 0);
             hosted.news.clear();
         }
+        hosted.heard_at = now;
         if mark.is_some() || hosted.spec != *spec {
             hosted.mark = mark.clone();
         }
@@ -195,10 +217,9 @@ impl Dispatchers {
         roster: &RosterView,
         now: Time,
     ) {
-        let known = self.feeds.get(&peer.feed).is_some_and(|hosted| hosted.maintainer == peer.maintainer);
-        if !known {
-            return;
-        }
+        let known = self.feeds.get_mut(&peer.feed).filter(|hosted| hosted.maintainer == peer.maintainer);
+        let Some(hosted) = known else { return };
+        hosted.heard_at = now;
         // One that knows less of the closed set than the maintainer might be in it.
         let behind = roster.revision().is_none_or(|known| known < revision);
         let refusal = match () {
@@ -271,6 +292,7 @@ impl Dispatchers {
         let Some(hosted) = self.feeds.get_mut(feed) else { return };
         hosted.spans.insert(span.clone(), local);
         hosted.news.insert(span.clone(), None);
+        hosted.arriving += 1;
         (self.arriving, self.live) = (self.arriving + 1, self.live + 1);
         self.push_tasks(feed, span, tasks);
     }
@@ -303,6 +325,7 @@ impl Dispatchers {
         let mut tasks = Vec::new();
         let result = step(local, &mut tasks);
         self.arriving = self.arriving + usize::from(local.is_arriving()) - usize::from(arriving);
+        hosted.arriving = hosted.arriving + usize::from(local.is_arriving()) - usize::from(arriving);
         self.live = self.live + usize::from(local.is_live()) - usize::from(live);
         match local.next_wake() {
             Some(_) => hosted.timed.insert(span.clone()),
@@ -352,12 +375,13 @@ impl Dispatchers {
     /// The closed set changed: a node in it gives up what was only on its way in.
     pub fn roster_changed(&mut self, roster: &RosterView) {
         if roster.is_closed(&self.me) {
-            self.give_up_arriving(Code::NoEligibleNode, "it is closed");
+            self.give_up_arriving(Code::NoEligibleNode, "it is closed", |_| true);
         }
     }
 
-    fn give_up_arriving(&mut self, code: Code, why: &str) {
-        let arriving = self.feeds.iter().flat_map(|(feed, hosted)| {
+    fn give_up_arriving(&mut self, code: Code, why: &str, of: impl Fn(&Hosted) -> bool) {
+        let feeds = self.feeds.iter().filter(|(_, hosted)| hosted.arriving > 0 && of(hosted));
+        let arriving = feeds.flat_map(|(feed, hosted)| {
             let spans = hosted.spans.iter().filter(|(_, local)| local.is_arriving());
             spans.map(|(span, _)| (feed.clone(), span.clone()))
         });
@@ -375,7 +399,7 @@ impl Dispatchers {
         if std::mem::replace(&mut self.fenced, true) {
             return;
         }
-        self.give_up_arriving(Code::Fenced, "it has no lease");
+        self.give_up_arriving(Code::Fenced, "it has no lease", |_| true);
         for (feed, span) in self.all() {
             if self.with(&feed, &span, |local, tasks| local.fence(abort_at, tasks)) {
                 self.tell(&feed, &span, None);
@@ -394,7 +418,7 @@ impl Dispatchers {
 
     /// The daemon is to end: everything stops with its final checkpoint.
     pub fn stop_all(&mut self, now: Time) {
-        self.give_up_arriving(Code::NoEligibleNode, "its daemon is stopping");
+        self.give_up_arriving(Code::NoEligibleNode, "its daemon is stopping", |_| true);
         self.fenced = true;
         for (feed, span) in self.all() {
             self.with(&feed, &span, |local, tasks| local.stop_running(now + STOP_PATIENCE, tasks));
@@ -418,6 +442,10 @@ impl Dispatchers {
             .collect();
         for (feed, span) in due {
             self.with(&feed, &span, |local, tasks| local.advance(now, tasks));
+        }
+        if self.next_silence().is_some_and(|at| at <= now) {
+            let why = "its maintainer has not been heard of";
+            self.give_up_arriving(Code::PeerUnreachable, why, |hosted| hosted.silent_at() <= now);
         }
         self.say_progress(now);
         self.say_news();
@@ -485,7 +513,13 @@ impl Dispatchers {
         let timed = self.feeds.values().flat_map(|hosted| {
             hosted.timed.iter().filter_map(|span| hosted.spans.get(span).and_then(Local::next_wake))
         });
-        timed.chain(self.next_progress).min()
+        timed.chain(self.next_progress).chain(self.next_silence()).min()
+    }
+
+    /// When something that is on its way in has waited for its maintainer for too long.
+    fn next_silence(&self) -> Option<Time> {
+        let waiting = self.feeds.values().filter(|hosted| hosted.arriving > 0 && self.arriving > 0);
+        waiting.map(Hosted::silent_at).min()
     }
 
     /// How many it has of each feed: what a drain counts.

@@ -390,6 +390,20 @@ fn the_checkpoint_that_a_maintainer_has_said_does_not_go_back_when_it_dies() {
     assert!(next.position >= said.position && next.at >= said.at, "{said:?}, then {next:?}");
 }
 
+#[test]
+fn what_was_prepared_for_a_maintainer_that_is_gone_is_given_up() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.hold(|letter| letter.prepares("n2"));
+    bench.apply("orders", 6);
+    bench.until("it is asked to prepare", |bench| bench.held() > 0);
+    bench.hold_no_more();
+    bench.remove("orders");
+    // It was on its way for so long that nobody is left who would tell the node to let go of it.
+    bench.lift();
+    bench.until("it arrives", |bench| bench.tasks("n2") > 0);
+    bench.until("it is given up", |bench| bench.tasks("n2") == 0);
+}
+
 // What people ask for.
 
 #[test]
