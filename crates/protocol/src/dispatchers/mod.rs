@@ -94,8 +94,7 @@ struct Hosted {
     maintainer: MaintainerEpoch,
     /// Where that maintainer is.
     at: NodeId,
-    /// When it spoke last.
-    heard_at: Time,
+    asked_at: Time,
     /// How many of the spans are on their way in.
     arriving: usize,
     spec: Arc<FeedSpec>,
@@ -113,7 +112,7 @@ struct Hosted {
 
 impl Hosted {
     fn silent_at(&self) -> Time {
-        self.heard_at + SILENT_AFTER
+        self.asked_at + SILENT_AFTER
     }
 }
 
@@ -172,7 +171,7 @@ impl Dispatchers {
         let hosted = self.feeds.entry(peer.feed.clone()).or_insert_with(|| Hosted {
             maintainer: peer.maintainer,
             at: peer.from.clone(),
-            heard_at: now,
+            asked_at: now,
             arriving: 0,
             spec: spec.clone(),
             mark: None,
@@ -190,7 +189,7 @@ impl Dispatchers {
             (hosted.maintainer, hosted.at, hosted.number) = (peer.maintainer, peer.from.clone(), 0);
             hosted.news.clear();
         }
-        hosted.heard_at = now;
+        hosted.asked_at = now;
         if mark.is_some() || hosted.spec != *spec {
             hosted.mark = mark.clone();
         }
@@ -217,9 +216,10 @@ impl Dispatchers {
         roster: &RosterView,
         now: Time,
     ) {
-        let known = self.feeds.get_mut(&peer.feed).filter(|hosted| hosted.maintainer == peer.maintainer);
-        let Some(hosted) = known else { return };
-        hosted.heard_at = now;
+        let known = self.feeds.get(&peer.feed).is_some_and(|hosted| hosted.maintainer == peer.maintainer);
+        if !known {
+            return;
+        }
         // One that knows less of the closed set than the maintainer might be in it.
         let behind = roster.revision().is_none_or(|known| known < revision);
         let refusal = match () {

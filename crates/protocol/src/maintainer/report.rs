@@ -24,6 +24,12 @@ impl Maintainer {
             return;
         }
         self.checkpoint_at = now;
+        // Spans that were seen and are not in the set yet begin behind the others. What is told together with
+        // them is where the feed stands without them.
+        let seen = self.looked.iter().flat_map(|looked| &looked.spans);
+        if self.order.state != FeedState::Removing && seen.into_iter().any(|name| !self.is_in_set(name)) {
+            return;
+        }
         let mut least: Option<Checkpoint> = None;
         for name in self.order.spans.names.iter() {
             let Some(of) = self.spans.get(name).and_then(|span| span.checkpoint) else { return };
