@@ -231,7 +231,8 @@ async fn a_copy_of_twenty_tables_is_equal_and_never_went_back_after_a_storm_of_d
     storm.remove_the_feed().await;
     storm.end_the_daemons().await;
     for testimony in said {
-        assert!(testimony.looks > 100, "{testimony:?}");
+        // How many there are depends on how busy the machine is: one for each blow is the least.
+        assert!(testimony.looks >= rounds * Blow::ALL.len() as u64, "{testimony:?}");
         assert!(
             testimony.wrong.is_empty(),
             "went back {} times: {:#?}",

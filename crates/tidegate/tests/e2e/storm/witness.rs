@@ -14,7 +14,7 @@ use super::FEED;
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A daemon that is paused or cut off does not answer; the others are asked meanwhile.
-const ANSWER_WITHIN: Duration = Duration::from_millis(700);
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 pub struct Testimony {
