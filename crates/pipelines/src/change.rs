@@ -43,6 +43,10 @@ pub enum Change {
         old_key: Option<Row>,
         row: Row,
     },
+    /// What is known of a row that may be there or not. The rest is left alone, or gets its default.
+    Merge {
+        row: Row,
+    },
     Delete {
         key: Row,
     },
@@ -69,7 +73,7 @@ impl Change {
     pub fn size(&self) -> usize {
         let of = |row: &Row| row.iter().map(Cell::size).sum::<usize>() + 40 * row.len();
         match self {
-            Change::Insert { row } => of(row),
+            Change::Insert { row } | Change::Merge { row } => of(row),
             Change::Update { old_key, row } => of(row) + old_key.as_ref().map_or(0, of),
             Change::Delete { key } => of(key),
             Change::Truncate => 0,
@@ -79,7 +83,7 @@ impl Change {
     /// The key it was known by before, as JSON.
     pub fn key_json(&self, shape: &Shape) -> Option<Value> {
         let key = match self {
-            Change::Insert { row } | Change::Update { old_key: None, row } => row,
+            Change::Insert { row } | Change::Update { old_key: None, row } | Change::Merge { row } => row,
             Change::Update { old_key: Some(key), .. } | Change::Delete { key } => key,
             Change::Truncate => return None,
         };
@@ -93,6 +97,7 @@ impl Change {
         let (op, row) = match self {
             Change::Insert { row } => ("insert", Some(row)),
             Change::Update { row, .. } => ("update", Some(row)),
+            Change::Merge { row } => ("merge", Some(row)),
             Change::Delete { .. } => ("delete", None),
             Change::Truncate => ("truncate", None),
         };

@@ -3,15 +3,15 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    FeedName, FeedSpec, FeedState, MaintainerEpoch, NodeId, PipelineSpec, ProcessEpoch, SpanName, SpanSet,
-    Term, Time,
+    Checkpoint, FeedName, FeedSpec, FeedState, MaintainerEpoch, NodeId, PipelineSpec, ProcessEpoch,
+    SpanEpoch, SpanName, SpanSet, Term, Time,
 };
 use protocol::{
     dispatchers::Dispatchers,
     maintainer::{Limits, Looked, Maintainer, Output},
     message::{
         SetRevision,
-        feed::{Maintain, Peer, PeerBody, Phase, Roster, RosterNode, SpanOrder, SpanWhat},
+        feed::{Held, HeldState, Maintain, Peer, PeerBody, Phase, Roster, RosterNode, SpanOrder, SpanWhat},
     },
     roster::RosterView,
 };
@@ -50,21 +50,25 @@ fn maintain(state: FeedState, spans: &[&str]) -> Arc<Maintain> {
     })
 }
 
-/// One whose only node has answered that it runs nothing, and everything that it said since.
-fn begun(order: Arc<Maintain>) -> (Maintainer, RosterView, Vec<Output>) {
-    let (feed, node, roster) = (FeedName::new("orders"), NodeId::new(NODE), roster());
-    let id = (feed.clone(), MaintainerEpoch(1), node.clone());
-    let mut maintainer = Maintainer::new(id, order, Limits { per_node: 10 }, &roster, Time(0));
-    let mut said = maintainer.advance(&roster, Time(0));
-    let answer = Peer {
-        from: node,
+fn said_by_node(body: PeerBody) -> Peer {
+    Peer {
+        from: NodeId::new(NODE),
         from_epoch: ProcessEpoch(1),
         to_epoch: ProcessEpoch(1),
-        feed,
+        feed: FeedName::new("orders"),
         maintainer: MaintainerEpoch(1),
-        body: PeerBody::Inventory { number: 0, load: 0, held: Vec::new() },
-    };
-    maintainer.heard(&answer, false, Time(10));
+        body,
+    }
+}
+
+/// One whose only node has answered that it runs nothing, and everything that it said since.
+fn begun(order: Arc<Maintain>) -> (Maintainer, RosterView, Vec<Output>) {
+    let roster = roster();
+    let id = (FeedName::new("orders"), MaintainerEpoch(1), NodeId::new(NODE));
+    let mut maintainer = Maintainer::new(id, order, Limits { per_node: 10 }, &roster, Time(0));
+    let mut said = maintainer.advance(&roster, Time(0));
+    let nothing = PeerBody::Inventory { number: 0, load: 0, held: Vec::new() };
+    maintainer.heard(&said_by_node(nothing), false, Time(10));
     said.extend(maintainer.advance(&roster, Time(10)));
     (maintainer, roster, said)
 }
@@ -115,6 +119,28 @@ fn a_sweep_that_was_under_way_when_the_feed_was_removed_is_not_taken_for_the_las
     maintainer.swept(Ok(()), Time(40));
     maintainer.advance(&roster, Time(40));
     assert_eq!(maintainer.phase(), Phase::Cleaned);
+}
+
+#[test]
+fn a_checkpoint_that_is_told_with_new_spans_does_not_rise_before_they_are_known() {
+    let (mut maintainer, roster, _) = begun(maintain(FeedState::Running, &["a"]));
+    let (a, epoch) = (SpanName::new("a"), SpanEpoch(MaintainerEpoch(1).0 << 32 | 9));
+    let at = |number| Checkpoint { position: number, at: Time(number) };
+    let held =
+        Held { span: a.clone(), epoch, state: HeldState::Running, checkpoint: Some(at(5)), trouble: None };
+    maintainer.heard(
+        &said_by_node(PeerBody::Inventory { number: 0, load: 1, held: vec![held] }),
+        false,
+        Time(20),
+    );
+    maintainer.advance(&roster, Time(20));
+    let told = maintainer.report(Time(2000)).expect("a report");
+    assert_eq!(told.checkpoint, Some(at(5)));
+    let spans = vec![a.clone(), SpanName::new("b")];
+    maintainer.looked(Ok(Looked { spans: spans.clone(), ..Looked::default() }), Time(2100));
+    maintainer.heard(&said_by_node(PeerBody::Progress { spans: vec![(a, epoch, at(9))] }), false, Time(2200));
+    let told = maintainer.report(Time(4000)).expect("a report");
+    assert_eq!((told.spans.as_deref(), told.checkpoint), (Some(&spans[..]), Some(at(5))));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tables as a sink of rows that are JSON objects: each is upserted into the table that is named as its span.
 //!
-//! A column that an object does not name becomes null; a name that is no column is refused.
+//! A column that an object does not name is left alone where the row is there, and has its default where it is
+//! not. A name that is no column is refused.
 
 use std::collections::BTreeMap;
 
@@ -85,8 +86,8 @@ impl SpanWriter for Writer {
                     format!("the row of {} that ends at {}: {why}", self.span, row.position),
                 )
             })?;
-            // Later rows of the same key replace earlier ones, also within one batch.
-            changes.push(Change::Update { old_key: None, row: cells });
+            // Later rows of the same key change what earlier ones left, also within one batch.
+            changes.push(Change::Merge { row: cells });
         }
         self.sink.write(changes).await?;
         match reached {
@@ -114,7 +115,7 @@ fn cells(shape: &Shape, value: &RawValue) -> Result<Vec<Cell>, String> {
         None | Some(Cell::Null) if column.key => {
             Err(format!("it has no {:?}, which is of the primary key of {}", column.name, table()))
         }
-        None => Ok(Cell::Null),
+        None => Ok(Cell::Unchanged),
         Some(cell) => Ok(cell),
     };
     shape.columns.iter().map(cell).collect()

@@ -88,6 +88,35 @@ async fn lines_become_rows_through_stops_and_aborts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_line_does_not_name_keeps_its_value_or_has_its_default() {
+    let (pair, dir) = (Pair::new().await, tempfile::tempdir().unwrap());
+    let ddl = "CREATE TABLE orders (id bigint, region text, what text NOT NULL, n int DEFAULT 7, note text,
+                                    PRIMARY KEY (region, id))";
+    pair.sink.batch_execute(ddl).await.unwrap();
+    let pipeline = pipeline(&pair, dir.path());
+    let end = append(
+        dir.path(),
+        "{\"id\": 1, \"region\": \"eu\", \"what\": \"tea\"}\n\
+         {\"id\": 2, \"region\": \"eu\", \"what\": \"a\", \"note\": \"b\"}\n\
+         {\"id\": 2, \"region\": \"eu\", \"n\": 3}\n",
+    );
+    pipeline.look().await.unwrap();
+    let mut running = start(&*pipeline, "orders", 1).await;
+    reached(&mut running, end).await;
+    assert_eq!(table(&pair).await, ["(1,eu,tea,7,)", "(2,eu,a,3,b)"]);
+    // The column that must have a value is left out, for the row has one; null is a value that is named.
+    let end = append(
+        dir.path(),
+        "{\"id\": 1, \"region\": \"eu\", \"n\": null, \"note\": \"x\"}\n\
+         {\"id\": 2, \"region\": \"eu\"}\n\
+         {\"id\": 2, \"region\": \"us\", \"what\": \"c\"}\n",
+    );
+    reached(&mut running, end).await;
+    assert_eq!(table(&pair).await, ["(1,eu,tea,,x)", "(2,eu,a,3,b)", "(2,us,c,7,)"]);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_does_not_fit_is_refused_in_words_and_nothing_after_it_gets_past() {
     let (pair, dir) = (Pair::new().await, tempfile::tempdir().unwrap());
     pair.sink

@@ -202,13 +202,15 @@ impl Coordinator {
         let asked = self.feeds.asked.of(&feed.name);
         let seen = self.feeds.seen.entry(feed.name.clone()).or_default();
         let before = seen.order.as_ref().filter(|(epoch, _)| *epoch == maintainer.epoch).map(|(_, o)| o);
+        // Its predecessor may have told more than is stored, and what was shown must not go back.
+        let said = seen.report.as_ref().and_then(|report| report.checkpoint);
         let next = Maintain {
             revision: before.map_or(first, |before| before.revision),
             spec: feed.spec,
             state: feed.state,
             spans: feed.spans,
             // A floor for spans nobody knows: it need not follow every stored checkpoint.
-            checkpoint: before.map_or(feed.checkpoint, |before| before.checkpoint),
+            checkpoint: before.map_or_else(|| raised(feed.checkpoint, said), |before| before.checkpoint),
             moves,
             asked,
         };

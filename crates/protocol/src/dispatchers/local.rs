@@ -3,7 +3,7 @@
 //! | state | left by | a crash here means |
 //! |---|---|---|
 //! | `Preparing` | the task says prepared, or fails | nothing: nobody relied on it |
-//! | `Prepared` | `Start`, `Release`, the node is closed | nothing |
+//! | `Prepared` | `Start`, `Release`, the node is closed, its maintainer is silent | nothing |
 //! | `Running` | `Stop`, the fence, the sink says that another epoch owns it | the maintainer asks the next life, which has nothing |
 //! | `Stopping` | the task has ended | as above; the sink knows how far it was |
 //! | `Stopped` | `Prepare`, `Release` | the checkpoint is the sink's, or the last that was reported |

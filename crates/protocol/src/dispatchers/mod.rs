@@ -39,6 +39,9 @@ const RELAYED_WORDS_MAX: usize = 256;
 /// A feed that nobody has asked about for this long, and of which nothing runs here, is forgotten: it was
 /// removed. A maintainer asks every few seconds; what it would want to know of old is in the sink.
 const FORGET_AFTER: Millis = Millis::secs(3600);
+/// A maintainer asks every few seconds. What was prepared for one that has been silent for so long is given up:
+/// it may be gone for good, and its order may have been late.
+const SILENT_AFTER: Millis = Millis::secs(30);
 
 /// What is asked of the shell for one span. `run` tells the tasks of a span from each other; the
 /// shell answers with [`TaskNews`], and every task ends with `Ended`.
@@ -102,6 +105,9 @@ struct Hosted {
     maintainer: MaintainerEpoch,
     /// Where that maintainer is.
     at: NodeId,
+    asked_at: Time,
+    /// How many of the spans are on their way in.
+    arriving: usize,
     spec: Arc<FeedSpec>,
     /// Of its maintainer's last look, for as long as that is what the feed is.
     mark: Option<String>,
@@ -115,7 +121,12 @@ struct Hosted {
     timed: BTreeSet<SpanName>,
     /// Its maintainer asks by way of the coordinator: until then it is told so, too.
     relay_until: Time,
-    asked_at: Time,
+}
+
+impl Hosted {
+    fn silent_at(&self) -> Time {
+        self.asked_at + SILENT_AFTER
+    }
 }
 
 #[derive(Debug)]
@@ -183,6 +194,8 @@ impl Dispatchers {
         let hosted = self.feeds.entry(peer.feed.clone()).or_insert_with(|| Hosted {
             maintainer: peer.maintainer,
             at: peer.from.clone(),
+            asked_at: now,
+            arriving: 0,
             spec: spec.clone(),
             mark: None,
             spans: BTreeMap::new(),
@@ -191,7 +204,6 @@ impl Dispatchers {
             progressed: BTreeSet::new(),
             timed: BTreeSet::new(),
             relay_until: Time(0),
-            asked_at: now,
         });
         if peer.maintainer < hosted.maintainer {
             return;
@@ -312,6 +324,7 @@ impl Dispatchers {
         let Some(hosted) = self.feeds.get_mut(feed) else { return };
         hosted.spans.insert(span.clone(), local);
         hosted.news.insert(span.clone(), None);
+        hosted.arriving += 1;
         (self.arriving, self.live) = (self.arriving + 1, self.live + 1);
         self.push_tasks(feed, span, tasks);
     }
@@ -344,6 +357,7 @@ impl Dispatchers {
         let mut tasks = Vec::new();
         let result = step(local, &mut tasks);
         self.arriving = self.arriving + usize::from(local.is_arriving()) - usize::from(arriving);
+        hosted.arriving = hosted.arriving + usize::from(local.is_arriving()) - usize::from(arriving);
         self.live = self.live + usize::from(local.is_live()) - usize::from(live);
         match local.next_wake() {
             Some(_) => hosted.timed.insert(span.clone()),
@@ -393,12 +407,13 @@ impl Dispatchers {
     /// The closed set changed: a node in it gives up what was only on its way in.
     pub fn roster_changed(&mut self, roster: &RosterView) {
         if roster.is_closed(&self.me) {
-            self.give_up_arriving(Code::NoEligibleNode, "it is closed");
+            self.give_up_arriving(Code::NoEligibleNode, "it is closed", |_| true);
         }
     }
 
-    fn give_up_arriving(&mut self, code: Code, why: &str) {
-        let arriving = self.feeds.iter().flat_map(|(feed, hosted)| {
+    fn give_up_arriving(&mut self, code: Code, why: &str, of: impl Fn(&Hosted) -> bool) {
+        let feeds = self.feeds.iter().filter(|(_, hosted)| hosted.arriving > 0 && of(hosted));
+        let arriving = feeds.flat_map(|(feed, hosted)| {
             let spans = hosted.spans.iter().filter(|(_, local)| local.is_arriving());
             spans.map(|(span, _)| (feed.clone(), span.clone()))
         });
@@ -416,7 +431,7 @@ impl Dispatchers {
         if std::mem::replace(&mut self.fenced, true) {
             return;
         }
-        self.give_up_arriving(Code::Fenced, "it has no lease");
+        self.give_up_arriving(Code::Fenced, "it has no lease", |_| true);
         for (feed, span) in self.all() {
             if self.with(&feed, &span, |local, tasks| local.fence(abort_at, tasks)) {
                 self.tell(&feed, &span, None);
@@ -435,7 +450,7 @@ impl Dispatchers {
 
     /// The daemon is to end: everything stops with its final checkpoint.
     pub fn stop_all(&mut self, now: Time) {
-        self.give_up_arriving(Code::NoEligibleNode, "its daemon is stopping");
+        self.give_up_arriving(Code::NoEligibleNode, "its daemon is stopping", |_| true);
         self.stopping = true;
         for (feed, span) in self.all() {
             self.with(&feed, &span, |local, tasks| local.stop_running(now + STOP_PATIENCE, tasks));
@@ -460,6 +475,10 @@ impl Dispatchers {
             .collect();
         for (feed, span) in due {
             self.with(&feed, &span, |local, tasks| local.advance(now, tasks));
+        }
+        if self.next_silence().is_some_and(|at| at <= now) {
+            let why = "its maintainer has not been heard of";
+            self.give_up_arriving(Code::PeerUnreachable, why, |hosted| hosted.silent_at() <= now);
         }
         self.say_progress(now);
         self.say_news(now);
@@ -546,7 +565,13 @@ impl Dispatchers {
         let timed = self.feeds.values().flat_map(|hosted| {
             hosted.timed.iter().filter_map(|span| hosted.spans.get(span).and_then(Local::next_wake))
         });
-        timed.chain(self.next_progress).min()
+        timed.chain(self.next_progress).chain(self.next_silence()).min()
+    }
+
+    /// When something that is on its way in has waited for its maintainer for too long.
+    fn next_silence(&self) -> Option<Time> {
+        let waiting = self.feeds.values().filter(|hosted| hosted.arriving > 0 && self.arriving > 0);
+        waiting.map(Hosted::silent_at).min()
     }
 
     /// How many it has of each feed: what a drain counts.

@@ -24,9 +24,10 @@ impl Maintainer {
             return;
         }
         self.checkpoint_at = now;
-        // A span that the source has and that is not yet in the set is behind all that are.
-        let seen = self.looked.as_ref().map_or(&[][..], |looked| &looked.spans);
-        if *seen != *self.order.spans.names && seen.iter().any(|name| !self.is_in_set(name)) {
+        // Spans that were seen and are not in the set yet begin behind the others. What is told together with
+        // them is where the feed stands without them.
+        let seen = self.looked.iter().flat_map(|looked| &looked.spans);
+        if self.order.state != FeedState::Removing && seen.into_iter().any(|name| !self.is_in_set(name)) {
             return;
         }
         let mut least: Option<Checkpoint> = None;

@@ -373,6 +373,37 @@ fn the_checkpoint_of_a_feed_does_not_pass_a_span_that_stands_still() {
     });
 }
 
+#[test]
+fn the_checkpoint_that_a_maintainer_has_said_does_not_go_back_when_it_dies() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.apply_on_last("orders", 6);
+    bench.pass(Millis(4000));
+    let (node, epoch) = (bench.maintainer("orders"), bench.record("orders").epoch);
+    let said = bench.report("orders").and_then(|report| report.checkpoint).expect("a checkpoint");
+    let stored = bench.record("orders").checkpoint.unwrap_or_default();
+    assert!(said.position > stored.position, "it had got further since it was last stored");
+    bench.kill(node);
+    bench.until("its successor reports", |bench| {
+        bench.report("orders").is_some_and(|report| report.epoch > epoch)
+    });
+    let next = bench.report("orders").and_then(|report| report.checkpoint).expect("a checkpoint");
+    assert!(next.position >= said.position && next.at >= said.at, "{said:?}, then {next:?}");
+}
+
+#[test]
+fn what_was_prepared_for_a_maintainer_that_is_gone_is_given_up() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.hold(|letter| letter.prepares("n2"));
+    bench.apply("orders", 6);
+    bench.until("it is asked to prepare", |bench| bench.held() > 0);
+    bench.hold_no_more();
+    bench.remove("orders");
+    // It was on its way for so long that nobody is left who would tell the node to let go of it.
+    bench.lift();
+    bench.until("it arrives", |bench| bench.tasks("n2") > 0);
+    bench.until("it is given up", |bench| bench.tasks("n2") == 0);
+}
+
 // What people ask for.
 
 #[test]

@@ -26,7 +26,8 @@ pub struct FeedView {
     pub moving: u32,
     /// Spans that nobody runs and somebody should.
     pub absent: u32,
-    /// The least of all its spans.
+    /// The least of all its spans. Null before its first one, and after a change of coordinators until the
+    /// maintainer has told the present one: what is stored is older than what was shown.
     pub checkpoint: Option<CheckpointView>,
     /// How far the sink is behind the source.
     pub lag_seconds: Option<f64>,
@@ -93,6 +94,7 @@ pub(crate) fn feed_view(coordinator: &Coordinator, feed: &Feed, now: Time) -> Fe
         moving: report.map_or(0, |report| report.moving),
         absent: report.map_or(0, |report| report.absent),
         checkpoint: checkpoint
+            .filter(|_| report.is_some())
             .map(|checkpoint| CheckpointView { position: checkpoint.position, at: rfc3339(checkpoint.at) }),
         lag_seconds: checkpoint.map(|checkpoint| now.since(checkpoint.at).as_duration().as_secs_f64()),
         held_back: report.and_then(|report| report.held_back),

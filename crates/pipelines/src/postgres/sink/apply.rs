@@ -42,6 +42,8 @@ enum End {
     Upsert(Row),
     /// Some cells are not known and stay as they are.
     Patch(Row),
+    /// The same, and a row that is not there is made, with defaults for what is not known.
+    Merge(Row),
     Delete(Row),
 }
 
@@ -59,6 +61,11 @@ pub struct Statements {
     delete: Option<Statement>,
     /// By which cells are known.
     patches: HashMap<Vec<bool>, Statement>,
+    merges: HashMap<Vec<bool>, Statement>,
+}
+
+fn known(row: &Row) -> Vec<bool> {
+    row.iter().map(|cell| *cell != Cell::Unchanged).collect()
 }
 
 fn is_whole(row: &Row) -> bool {
@@ -68,7 +75,14 @@ fn is_whole(row: &Row) -> bool {
 impl Statements {
     pub fn new(target: Target) -> Statements {
         let keys = target.shape.keys().map(|(at, _)| at).collect();
-        Statements { target, keys, upsert: None, delete: None, patches: HashMap::new() }
+        Statements {
+            target,
+            keys,
+            upsert: None,
+            delete: None,
+            patches: HashMap::new(),
+            merges: HashMap::new(),
+        }
     }
 
     /// Within a transaction. Afterwards either all of it is done or it failed.
@@ -104,7 +118,7 @@ impl Statements {
             return self.trouble(error);
         }
         let row = match change {
-            Change::Insert { row } | Change::Update { row, .. } => Some(row),
+            Change::Insert { row } | Change::Update { row, .. } | Change::Merge { row } => Some(row),
             Change::Delete { key } => Some(key),
             Change::Truncate => None,
         };
@@ -133,7 +147,9 @@ impl Statements {
         if changes.iter().all(|change| matches!(change, Change::Insert { .. })) {
             let rows = changes.iter().filter_map(|change| match change {
                 Change::Insert { row } => Some(row),
-                Change::Update { .. } | Change::Delete { .. } | Change::Truncate => None,
+                Change::Update { .. } | Change::Merge { .. } | Change::Delete { .. } | Change::Truncate => {
+                    None
+                }
             });
             return self.upsert(session, &rows.collect::<Vec<_>>()).await;
         }
@@ -151,6 +167,14 @@ impl Statements {
                         self.finish(session, std::mem::take(&mut ends)).await?;
                         self.patch(session, &[(old, row)]).await?;
                     }
+                }
+                Change::Merge { row } => {
+                    let key = self.key(row);
+                    if matches!(ends.before(&key), Some(End::Delete(_))) {
+                        // Nothing of the row that goes may be found in the one that comes.
+                        self.finish(session, std::mem::take(&mut ends)).await?;
+                    }
+                    ends.merge(key, row.clone());
                 }
                 Change::Delete { key } => ends.set(self.key(key), End::Delete(key.clone())),
                 Change::Truncate => {
@@ -180,20 +204,22 @@ impl Statements {
     async fn finish(&mut self, session: &Session, ends: Ends) -> Result<(), tokio_postgres::Error> {
         let (mut upserts, mut deletes) = (Vec::new(), Vec::new());
         let mut patches: HashMap<Vec<bool>, Vec<(&Row, &Row)>> = HashMap::new();
+        let mut merges: HashMap<Vec<bool>, Vec<&Row>> = HashMap::new();
         for end in ends.ends.iter().flatten() {
             match end {
                 End::Upsert(row) => upserts.push(row),
                 End::Delete(key) => deletes.push(key),
-                End::Patch(row) => {
-                    let known = row.iter().map(|cell| *cell != Cell::Unchanged).collect();
-                    patches.entry(known).or_default().push((row, row));
-                }
+                End::Patch(row) => patches.entry(known(row)).or_default().push((row, row)),
+                End::Merge(row) => merges.entry(known(row)).or_default().push(row),
             }
         }
         self.delete(session, &deletes).await?;
         self.upsert(session, &upserts).await?;
         for rows in patches.values() {
             self.patch(session, rows).await?;
+        }
+        for (known, rows) in &merges {
+            self.merge(session, known, rows).await?;
         }
         Ok(())
     }
@@ -227,7 +253,7 @@ impl Statements {
     /// Sets the known cells of rows that are found by the key before. All know the same cells.
     async fn patch(&mut self, session: &Session, rows: &[(&Row, &Row)]) -> Result<(), tokio_postgres::Error> {
         let Some((_, first)) = rows.first() else { return Ok(()) };
-        let known: Vec<bool> = first.iter().map(|cell| *cell != Cell::Unchanged).collect();
+        let known = known(first);
         let statement = match self.patches.get(&known) {
             Some(statement) => statement.clone(),
             None => {
@@ -241,6 +267,31 @@ impl Statements {
         let after = (0..known.len()).filter(|at| known[*at]);
         let after = after.map(|at| cells(rows.iter().map(|(_, row)| *row), at));
         execute(session, &statement, before.chain(after)).await
+    }
+
+    /// Writes the known cells of rows that may be there or not.
+    async fn merge(
+        &mut self,
+        session: &Session,
+        known: &[bool],
+        rows: &[&Row],
+    ) -> Result<(), tokio_postgres::Error> {
+        let statement = match self.merges.get(known) {
+            Some(statement) => statement.clone(),
+            None => {
+                let statement = session.client.prepare(&merge_sql(&self.target, known)).await?;
+                self.merges.insert(known.to_vec(), statement.clone());
+                statement
+            }
+        };
+        let columns = (0..known.len()).filter(|at| known[*at]);
+        execute(session, &statement, columns.map(|at| cells(rows.iter().copied(), at))).await
+    }
+}
+
+impl End {
+    fn merged(row: Row) -> End {
+        if is_whole(&row) { End::Upsert(row) } else { End::Merge(row) }
     }
 }
 
@@ -266,7 +317,18 @@ impl Ends {
                 let row = filled(row, before);
                 if is_whole(&row) { End::Upsert(row) } else { End::Patch(row) }
             }
+            (false, Some(End::Merge(before))) => End::merged(filled(row, before)),
             (false, Some(End::Delete(_)) | None) => End::Patch(row),
+        };
+        self.set(key, end);
+    }
+
+    /// What is known of a row that may be there or not.
+    fn merge(&mut self, key: Vec<u8>, row: Row) {
+        let end = match self.before(&key) {
+            Some(End::Upsert(before)) => End::Upsert(filled(row, before)),
+            Some(End::Patch(before) | End::Merge(before)) => End::merged(filled(row, before)),
+            Some(End::Delete(_)) | None => End::merged(row),
         };
         self.set(key, end);
     }
@@ -274,7 +336,9 @@ impl Ends {
     /// A row that leaves its old key, if all of it is known.
     fn moved(&self, old_key: &[u8], row: Row) -> Option<Row> {
         let row = match self.before(old_key) {
-            Some(End::Upsert(before) | End::Patch(before)) if !is_whole(&row) => filled(row, before),
+            Some(End::Upsert(before) | End::Patch(before) | End::Merge(before)) if !is_whole(&row) => {
+                filled(row, before)
+            }
             Some(_) | None => row,
         };
         is_whole(&row).then_some(row)
@@ -378,6 +442,46 @@ fn patch_sql(target: &Target, keys: &[usize], known: &[bool]) -> String {
         unnested(keys.len() + set.len()),
         by_key(target, keys)
     )
+}
+
+/// Updates first: where a row is there, columns that it must have may be left out.
+fn merge_sql(target: &Target, known: &[bool]) -> String {
+    let name = target.name();
+    let set: Vec<usize> = (0..known.len()).filter(|at| known[*at]).collect();
+    let values =
+        set.iter().enumerate().map(|(n, at)| format!("{} AS c{}", cast(n + 1, &target.types[*at]), n + 1));
+    let values = values.collect::<Vec<_>>().join(", ");
+    let numbered = |key: bool| {
+        let of = set.iter().enumerate().filter(move |(_, at)| target.shape.columns[**at].key == key);
+        of.map(|(n, at)| (n + 1, column(target, *at)))
+    };
+    let same = numbered(true).map(|(n, key)| format!("t.{key} = u.c{n}")).collect::<Vec<_>>().join(" AND ");
+    let keys: Vec<String> = numbered(true).map(|(_, key)| key).collect();
+    let sets: Vec<String> = numbered(false).map(|(n, other)| format!("{other} = u.c{n}")).collect();
+    let excluded: Vec<String> =
+        numbered(false).map(|(_, other)| format!("{other} = EXCLUDED.{other}")).collect();
+    let (there, action) = match sets.is_empty() {
+        true => (format!("SELECT {} FROM {name} t, u WHERE {same}", of_t(&keys)), "NOTHING".to_owned()),
+        false => (
+            format!("UPDATE {name} t SET {} FROM u WHERE {same} RETURNING {}", sets.join(", "), of_t(&keys)),
+            format!("UPDATE SET {}", excluded.join(", ")),
+        ),
+    };
+    let all: Vec<String> = set.iter().map(|at| column(target, *at)).collect();
+    let cells: Vec<String> = (1..=set.len()).map(|n| format!("u.c{n}")).collect();
+    format!(
+        "WITH u AS MATERIALIZED (SELECT {values} FROM {}), t AS MATERIALIZED ({there})
+         INSERT INTO {name} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM u
+         WHERE NOT EXISTS (SELECT FROM t WHERE {same}) ON CONFLICT ({}) DO {action}",
+        unnested(set.len()),
+        all.join(", "),
+        cells.join(", "),
+        keys.join(", ")
+    )
+}
+
+fn of_t(columns: &[String]) -> String {
+    columns.iter().map(|column| format!("t.{column}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The column that a COPY's error names: `COPY t, line 1, column v: "…"`.

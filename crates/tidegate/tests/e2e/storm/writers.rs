@@ -110,10 +110,15 @@ impl Writer {
             // Two at once, and rows before and after in the same transaction.
             let (one, other) = (*self.dice.one_of(&self.tables), *self.dice.one_of(&self.tables));
             sql.push_str(&self.change(one));
-            let _ = write!(sql, "TRUNCATE {}{};", name(one), match one == other {
-                true => String::new(),
-                false => format!(", {}", name(other)),
-            });
+            let _ = write!(
+                sql,
+                "TRUNCATE {}{};",
+                name(one),
+                match one == other {
+                    true => String::new(),
+                    false => format!(", {}", name(other)),
+                }
+            );
             sql.push_str(&insert(one, self.k + 1, self.k + 20));
             self.k += 20;
         }
