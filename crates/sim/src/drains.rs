@@ -30,7 +30,8 @@ impl World {
                 let epoch = self.mirror.drains().find(|drain| drain.is_unfinished()).map(|d| d.epoch);
                 (About::Other, Request::CancelDrain { epoch: epoch.unwrap_or(1) })
             }
-            (35..65, _, Some(node)) => self.enable(node),
+            (35..48, _, Some(node)) => self.shrink_and_enable(node),
+            (48..65, _, Some(node)) => self.enable(node),
             _ => self.draw_drain(),
         }
     }

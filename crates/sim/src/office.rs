@@ -103,6 +103,8 @@ pub struct Tenure {
     blind_for: u64,
     /// What was ordered on which connection: sending it again is seen by this.
     ordered: std::collections::BTreeSet<(ConnId, InstanceId, u32)>,
+    /// Heartbeats that reached it when its office was over.
+    late: std::collections::BTreeSet<(ConnId, u64)>,
 }
 
 impl Tenure {
@@ -205,6 +207,9 @@ impl World {
                 None => self.ask_store(machine, StoreOp::Head { term }),
             },
             OfficeInput::Up { term, conn, message } if ours(term) => {
+                if let Some(tenure) = self.tenure_mut(machine).filter(|_| over) {
+                    tenure.late.insert((ConnId(conn), message.seq));
+                }
                 self.coordinate(machine, Input::Up { conn: ConnId(conn), message });
             }
             OfficeInput::Closed { term, conn } if ours(term) => {
@@ -361,6 +366,7 @@ impl World {
         if cluster.instance_count() > 0 {
             self.cover.hit("fail-over");
         }
+        self.mark_fail_over(&cluster);
         let candidate = self.machines[machine].id.to_string();
         let api = format!("{candidate}:7070");
         let observer = Observer::new(&cluster, self.swarm.limits.of_checker());
@@ -383,7 +389,8 @@ impl World {
             // Nothing may rest on a coordinator's own care.
             _ => self.rng.between(100, 1000),
         };
-        let tenure = Tenure { coordinator, observer, term, holds_until, blind_for, ordered };
+        let late = std::collections::BTreeSet::new();
+        let tenure = Tenure { coordinator, observer, term, holds_until, blind_for, ordered, late };
         if let Some(daemon) = self.machines[machine].daemon.as_mut() {
             daemon.candidate = Some(Candidate::InOffice(Box::new(tenure)));
             daemon.office_tick = None;
@@ -483,9 +490,14 @@ impl World {
                     self.cover.hit("orders resent");
                 }
             }
+            DownBody::Answer(answer) => {
+                let late = |tenure: &Tenure| tenure.late.contains(&(conn, answer.heartbeat));
+                if self.tenure(machine).is_some_and(late) {
+                    self.fail(14, format!("m{machine} grants a lease, and its own office was over"));
+                }
+            }
             DownBody::Refused { .. }
             | DownBody::Welcome(_)
-            | DownBody::Answer(_)
             | DownBody::Sets(_)
             | DownBody::Duty(_)
             | DownBody::Roster(_)

@@ -100,6 +100,8 @@ pub struct NetFaults {
     pub duplicate: u64,
     pub reorder: u64,
     pub slow: u64,
+    /// Of backend sets alone: an edge that lags behind the others.
+    pub sets_lost: u64,
 }
 
 /// Per mille of operations.
@@ -140,6 +142,8 @@ pub enum FaultKind {
     Rival,
     ShrinkMachine,
     StopDaemon,
+    /// The coordinator stands still for less than its lease: what was due meanwhile is due at once.
+    PauseOffice,
 }
 
 const KINDS: [FaultKind; 14] = [
@@ -164,6 +168,19 @@ impl Swarm {
     pub fn draw_drains(&mut self, rng: &mut Rng) {
         if rng.chance(600) {
             self.drains = rng.between(50, 500);
+        }
+    }
+
+    /// Faults that came later, drawn apart. Where there are none at all there are none of these.
+    pub fn draw_more(&mut self, rng: &mut Rng) {
+        if self.kinds.is_empty() {
+            return;
+        }
+        if self.keepers && rng.chance(300) {
+            self.kinds.extend([FaultKind::PauseOffice; 2]);
+        }
+        if rng.chance(200) {
+            self.net.sets_lost = rng.between(100, 700);
         }
     }
 
@@ -201,6 +218,7 @@ impl Swarm {
             duplicate: some(300, 60),
             reorder: some(300, 60),
             slow: some(500, 50),
+            sets_lost: 0,
         };
         self.store = StoreFaults {
             answer_lost: some(400, 60),
