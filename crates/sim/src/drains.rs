@@ -1,6 +1,6 @@
 //! Drains: what operators ask for, and what must hold in the world when one begins or ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     Drain, DrainNode, DrainState, Ending, Instance, Intent, Kind, Millis, Node, Return, RolloutState, Then,
@@ -168,6 +168,16 @@ impl World {
         live.next().map(|(id, _)| *id)
     }
 
+    /// Nodes whose last drain lets them come back with their next life.
+    pub fn nodes_that_return(&self) -> BTreeSet<String> {
+        let ids = self.mirror.nodes().map(|(_, node)| node.rec.id.as_str());
+        let returns = |id: &&str| {
+            let part = self.mirror.last_drain_of(id).and_then(|drain| drain.part(id));
+            part.is_some_and(|part| part.options.back == Return::Restart)
+        };
+        ids.filter(returns).map(str::to_owned).collect()
+    }
+
     /// A node's intent changes only as the table says.
     pub fn check_intent_change(&mut self, old: &Node) {
         let Some(node) = self.mirror.node_by_id(old.id.as_str()).map(|entry| entry.rec.clone()) else {
@@ -200,7 +210,9 @@ impl World {
             }
             (Intent::Drained | Intent::Stopping, same) if same == old.intent => {
                 // Back with its new life, and out again by the drain that it was in.
-                !(new_life && says(last)) || self.drain_ended.contains(node.id.as_str())
+                // By the drain that was the last then: another may have begun after it, and before this.
+                let was_to = self.returning.contains(id) && says(last);
+                !(new_life && was_to) || self.drain_ended.contains(id)
             }
             (Intent::Stopping, Intent::Drained) => new_life || ended(Then::Stay),
             (Intent::Active | Intent::Drained, Intent::Stopping) => ended(Then::Stop),

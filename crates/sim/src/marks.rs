@@ -155,7 +155,6 @@ fn mark_instance(cluster: &Cluster, new: &Instance, marks: &mut Vec<&'static str
         marks.extend((forced && plain).then_some("forced off a disabled node"));
         return;
     };
-    marks.extend(became(Actual::Lost).then_some("recovery: an instance lost with its draining node"));
     let told = old.desired == Desired::Running && new.desired != Desired::Running;
     let stopped = new.is_over() && !old.is_over();
     match (spec.kind, spec.is_stateful()) {
@@ -183,6 +182,11 @@ fn mark_drain(cluster: &Cluster, drain: &Drain, marks: &mut Vec<&'static str>) {
         marks.extend((told && part.withdrawing_since.is_some()).then_some("edge told to withdraw"));
         if was.is_none() && part.state == DrainState::Queued {
             marks.push("drain queued");
+        }
+        let lost = part.state == DrainState::Ended(Ending::NodeLost) && was == Some(DrainState::Draining);
+        let ix = cluster.node_ix(part.node.as_str()).filter(|_| lost);
+        if ix.is_some_and(|ix| cluster.instances_on(ix).any(|instance| !instance.is_over())) {
+            marks.push("recovery: a draining node lost with what was on it");
         }
         if part.state != DrainState::Ended(Ending::Cancelled) || was == Some(part.state) {
             continue;

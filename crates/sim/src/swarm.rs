@@ -76,7 +76,9 @@ impl MoveLimits {
 
     pub fn drain(&self) -> DrainLimits {
         let MoveLimits { nodes_at_once, balance_moves, .. } = *self;
-        DrainLimits { nodes_at_once, balance_moves, ..DrainLimits::default() }
+        // A seed is over before one would stall by the default.
+        let stall_after = Millis::secs(20);
+        DrainLimits { nodes_at_once, balance_moves, stall_after, ..DrainLimits::default() }
     }
 
     pub fn feeds(&self) -> FeedLimits {

@@ -145,6 +145,8 @@ pub struct World {
     pub stop_decided: BTreeMap<InstanceId, u64>,
     /// Nodes whose part of a drain ends in the transaction that is being stored.
     pub drain_ended: BTreeSet<String>,
+    /// Nodes that were to come back with their next life before it.
+    pub returning: BTreeSet<String>,
     /// Nodes whose edge has withdrawn, and for which drain.
     pub withdrew: BTreeSet<(String, u64)>,
     /// Instances that have had their scratch data, or have given it up.
@@ -194,6 +196,7 @@ impl World {
             store_cut: BTreeSet::new(),
             stop_decided: BTreeMap::new(),
             drain_ended: BTreeSet::new(),
+            returning: BTreeSet::new(),
             withdrew: BTreeSet::new(),
             scratch_settled: BTreeSet::new(),
             workload: Workload::default(),
