@@ -189,7 +189,7 @@ impl World {
         let part = self.mirror.drains().rfind(ended).and_then(|drain| drain.part(id)).cloned();
         let part = part.as_ref();
         // Two lives may have come and gone in one transaction.
-        let new_life = old.process_epoch != node.process_epoch;
+        let new_life = old.life != node.life;
         // Another drain may have begun in the same transaction: it came back by the one before.
         let says = |part: Option<&DrainNode>| part.is_some_and(|part| part.options.back == Return::Restart);
         let returns = new_life && (says(last) || says(part));
@@ -216,7 +216,8 @@ impl World {
             }
             (Intent::Stopping, Intent::Drained) => new_life || ended(Then::Stay),
             (Intent::Active | Intent::Drained, Intent::Stopping) => ended(Then::Stop),
-            (Intent::Active, Intent::Drained) => ended(Then::Stay),
+            // Told to stop, and back with a new life before that was stored.
+            (Intent::Active, Intent::Drained) => ended(Then::Stay) || (new_life && ended(Then::Stop)),
             (Intent::Disabled, Intent::Drained | Intent::Stopping) => false,
             (_, Intent::Active | Intent::Disabled | Intent::Drained | Intent::Stopping) => true,
         };

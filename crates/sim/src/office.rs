@@ -1,7 +1,7 @@
 //! Candidates: campaigning, loading, being in office, and losing it without noticing at once.
 
 use checker::{Observer, Step};
-use model::{Cluster, Code, Feed, InstanceId, NodeId, Term, Time};
+use model::{Change, Cluster, Code, Feed, InstanceId, NodeId, Term, Time};
 use protocol::{
     coordinator::{self, Asked, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored},
     message::{DownBody, Refusal, feed::Phase},
@@ -109,8 +109,7 @@ pub struct Tenure {
 
 impl Tenure {
     /// What the last step changed, seen by the checker.
-    fn watch(&mut self, now: Time, paused: bool) -> Vec<checker::Violation> {
-        let changes = self.coordinator.take_journal();
+    fn watch(&mut self, changes: &[Change], now: Time, paused: bool) -> Vec<checker::Violation> {
         let coordinator = &self.coordinator;
         let at_work = |feed: &Feed| {
             let report = coordinator.feed_seen(&feed.name).and_then(|seen| seen.report.as_ref());
@@ -119,7 +118,7 @@ impl Tenure {
             })
         };
         let ready = |node: &NodeId| coordinator.knows_roster(node);
-        self.observer.follow(&changes, &Step { now, paused, ready: &ready, at_work: &at_work })
+        self.observer.follow(changes, &Step { now, paused, ready: &ready, at_work: &at_work })
     }
 
     /// The checker's own state is the coordinator's.
@@ -432,13 +431,15 @@ impl World {
         let Some(tenure) = self.tenure_mut(machine) else { return };
         let outputs = tenure.coordinator.handle(now, input);
         let paused = tenure.coordinator.drains_paused(now).map(|paused| paused.code);
-        let found = tenure.watch(now, paused.is_some());
+        let changes = tenure.coordinator.take_journal();
+        let found = tenure.watch(&changes, now, paused.is_some());
         let drains = tenure.coordinator.cluster().drains().any(|drain| drain.is_unfinished());
         match paused.filter(|_| drains) {
             Some(Code::CaretakerLeads) => self.cover.hit("drains paused under a caretaker"),
             Some(_) => self.cover.hit("drains paused while the office moves"),
             None => {}
         }
+        self.say_changes(&found, &changes);
         for violation in found {
             self.fail(violation.invariant(), violation.to_string());
         }
@@ -446,6 +447,16 @@ impl World {
             self.check_coordinator(machine);
         }
         self.perform(machine, outputs);
+    }
+
+    /// A step that broke something: what it did, one by one.
+    fn say_changes(&mut self, found: &[checker::Violation], changes: &[Change]) {
+        if found.is_empty() || !self.trace.is_kept() {
+            return;
+        }
+        for change in changes {
+            self.say(format!("changes {change:?}"));
+        }
     }
 
     fn perform(&mut self, machine: usize, outputs: Vec<Output>) {

@@ -3,7 +3,7 @@
 //! | state | left by | a crash here means |
 //! |---|---|---|
 //! | `Preparing` | the task says prepared, or fails | nothing: nobody relied on it |
-//! | `Prepared` | `Start`, `Release`, the node is closed | nothing |
+//! | `Prepared` | `Start`, `Release`, the node is closed, two minutes without a word | nothing |
 //! | `Running` | `Stop`, the fence, the sink says that another epoch owns it | the maintainer asks the next life, which has nothing |
 //! | `Stopping` | the task has ended | as above; the sink knows how far it was |
 //! | `Stopped` | `Prepare`, `Release` | the checkpoint is the sink's, or the last that was reported |
@@ -16,6 +16,9 @@ use crate::message::feed::{Held, HeldState};
 /// A dispatcher that was told to stop has this long to finish what is in flight; then it is aborted,
 /// and what it had not committed is undone.
 pub const STOP_PATIENCE: Millis = Millis::secs(10);
+/// What was prepared and is not asked for again is given up after this: nobody relies on it, and its maintainer may
+/// be gone with its feed. Longer than any move takes to come to its start.
+pub const PREPARED_KEPT: Millis = Millis::secs(120);
 /// The pause after the first failure; it doubles with each further one.
 const RETRY_FIRST: Millis = Millis(250);
 const RETRY_MAX: Millis = Millis::secs(15);
@@ -51,12 +54,14 @@ pub(super) struct Local {
     /// Rises with every task; what an earlier one says is out of date.
     run: u32,
     failures: u32,
+    /// When a preparation is given up.
+    prepared_until: Time,
     /// What the maintainer was last told of its progress.
     pub told: Option<Checkpoint>,
 }
 
 impl Local {
-    pub fn preparing(tasks: &mut Vec<Task>) -> Local {
+    pub fn preparing(now: Time, tasks: &mut Vec<Task>) -> Local {
         let mut local = Local {
             state: State::Preparing,
             epoch: SpanEpoch(0),
@@ -64,6 +69,7 @@ impl Local {
             trouble: None,
             run: 0,
             failures: 0,
+            prepared_until: now + PREPARED_KEPT,
             told: None,
         };
         local.prepare_task(tasks);
@@ -120,7 +126,8 @@ impl Local {
     }
 
     /// Asked to prepare; what it is beyond that already is answer enough.
-    pub fn prepare(&mut self, tasks: &mut Vec<Task>) {
+    pub fn prepare(&mut self, now: Time, tasks: &mut Vec<Task>) {
+        self.prepared_until = now + PREPARED_KEPT;
         if self.state == State::Stopped {
             (self.state, self.trouble, self.failures) = (State::Preparing, None, 0);
             self.prepare_task(tasks);
@@ -277,8 +284,10 @@ impl Local {
         if passes { Millis(doubled.min(RETRY_MAX.0)) } else { RETRY_LASTING }
     }
 
-    pub fn advance(&mut self, now: Time, tasks: &mut Vec<Task>) {
+    /// What time alone brings about. Whether nothing of it need be kept.
+    pub fn advance(&mut self, now: Time, tasks: &mut Vec<Task>) -> bool {
         match self.state {
+            State::Preparing | State::Prepared if self.prepared_until <= now => return self.release(tasks),
             State::Running(Work::Waiting { until }) if until <= now => {
                 self.state = State::Running(Work::Preparing);
                 self.prepare_task(tasks);
@@ -293,15 +302,15 @@ impl Local {
             | State::Stopping { .. }
             | State::Stopped => {}
         }
+        false
     }
 
     pub fn next_wake(&self) -> Option<Time> {
         match self.state {
             State::Running(Work::Waiting { until }) => Some(until),
             State::Stopping { abort_at, aborted: false } => Some(abort_at),
-            State::Preparing
-            | State::Prepared
-            | State::Running(Work::Going | Work::Preparing)
+            State::Preparing | State::Prepared => Some(self.prepared_until),
+            State::Running(Work::Going | Work::Preparing)
             | State::Stopping { aborted: true, .. }
             | State::Stopped => None,
         }

@@ -234,10 +234,10 @@ impl Dispatchers {
                         self.tell(feed, span, (!arriving).then_some(trouble));
                     }
                     (None, true) => {
-                        self.with(feed, span, |local, tasks| local.prepare(tasks));
+                        self.with(feed, span, |local, tasks| local.prepare(now, tasks));
                         self.tell(feed, span, None);
                     }
-                    (None, false) => self.take_on(feed, span),
+                    (None, false) => self.take_on(feed, span, now),
                 }
             }
             SpanWhat::Start { epoch, from } => {
@@ -265,11 +265,12 @@ impl Dispatchers {
         }
     }
 
-    fn take_on(&mut self, feed: &FeedName, span: &SpanName) {
+    fn take_on(&mut self, feed: &FeedName, span: &SpanName, now: Time) {
         let mut tasks = Vec::new();
-        let local = Local::preparing(&mut tasks);
+        let local = Local::preparing(now, &mut tasks);
         let Some(hosted) = self.feeds.get_mut(feed) else { return };
         hosted.spans.insert(span.clone(), local);
+        hosted.timed.insert(span.clone());
         hosted.news.insert(span.clone(), None);
         (self.arriving, self.live) = (self.arriving + 1, self.live + 1);
         self.push_tasks(feed, span, tasks);
@@ -417,7 +418,14 @@ impl Dispatchers {
             .flat_map(|(feed, hosted)| hosted.timed.iter().map(move |span| (feed.clone(), span.clone())))
             .collect();
         for (feed, span) in due {
-            self.with(&feed, &span, |local, tasks| local.advance(now, tasks));
+            let arrived = self.with(&feed, &span, |local, _| local.is_arriving());
+            let gone = self.with(&feed, &span, |local, tasks| local.advance(now, tasks));
+            if gone {
+                self.remove(&feed, &span);
+            }
+            if arrived && !self.with(&feed, &span, |local, _| local.is_arriving()) {
+                self.tell(&feed, &span, None);
+            }
         }
         self.say_progress(now);
         self.say_news();
