@@ -29,6 +29,7 @@ pub fn codes_shown(coordinator: &Coordinator, now: Time) -> BTreeSet<Code> {
     }
     for part in cluster.drains().flat_map(|drain| &drain.nodes).filter(|part| part.ending().is_none()) {
         let status = coordinator.drain_status(part, now);
+        codes.extend(part.stalled.then_some(Code::DrainStalled));
         codes.extend(status.units.iter().map(|unit| unit.code));
         codes.extend(status.waits.iter().map(|wait| wait.code));
     }
