@@ -20,7 +20,7 @@ enum Task {
     /// Everything that must hold: format, clippy, tidy, all tests, the simulator. Installs what is missing.
     Test {
         /// Seeds for the simulator.
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 2000)]
         seeds: u64,
     },
     /// The figures of design.md section 11, one line each: name, value, unit, bar, verdict.
@@ -42,13 +42,20 @@ enum Task {
         #[arg(default_value = "")]
         filter: String,
     },
-    /// Whole clusters under seeded faults. A failure prints its seed; the seed reproduces it.
+    /// Whole clusters under seeded faults. A failure prints its seed, which reproduces it, and a script that is
+    /// shorter.
     Sim {
         #[arg(long, default_value_t = 300)]
         seeds: u64,
+        /// As many as fit into so many minutes, from where nobody has been.
+        #[arg(long, conflicts_with = "seeds")]
+        minutes: Option<u64>,
         /// Just this one.
         #[arg(long)]
         seed: Option<u64>,
+        /// What a failing seed was made shorter to.
+        #[arg(long)]
+        script: Option<std::path::PathBuf>,
         /// Print what happens.
         #[arg(long)]
         trace: bool,
@@ -64,7 +71,17 @@ fn main() -> ExitCode {
     let result = match Args::parse().task {
         Task::Test { seeds } => test(seeds),
         Task::Bench { filter } => bench(&filter),
-        Task::Sim { seeds, seed, trace, coverage } => sim(seeds, seed, trace, coverage),
+        Task::Sim { seeds, minutes, seed, script, trace, coverage } => {
+            let mut args = match (script, seed, minutes) {
+                (Some(script), _, _) => vec!["--script".to_owned(), script.display().to_string()],
+                (None, Some(seed), _) => vec!["--seed".to_owned(), seed.to_string()],
+                (None, None, Some(minutes)) => vec!["--minutes".to_owned(), minutes.to_string()],
+                (None, None, None) => vec!["--seeds".to_owned(), seeds.to_string()],
+            };
+            args.extend(trace.then(|| "--trace".to_owned()));
+            args.extend(coverage.then(|| "--coverage".to_owned()));
+            sim(&args)
+        }
         Task::Tidy => tidy::check(),
     };
     match result {
@@ -89,7 +106,7 @@ fn test(seeds: u64) -> anyhow::Result<()> {
     run::step("build", "cargo", &["build", "--package", "tidegate"])?;
     run::step("tests", "cargo", &["test", "--workspace"])?;
     run::heading("simulations");
-    sim(seeds, None, false, false)?;
+    sim(&["--seeds".to_owned(), seeds.to_string()])?;
     println!("\nall green");
     Ok(())
 }
@@ -102,15 +119,8 @@ fn bench(filter: &str) -> anyhow::Result<()> {
     run::cargo(&["run", "--release", "--quiet", "--package", "tidegate-bench", "--", filter])
 }
 
-fn sim(seeds: u64, seed: Option<u64>, trace: bool, coverage: bool) -> anyhow::Result<()> {
-    let mut args: Vec<String> =
-        ["run", "--release", "--quiet", "--package", "tidegate-sim", "--"].map(String::from).to_vec();
-    match seed {
-        Some(seed) => args.extend(["--seed".into(), seed.to_string()]),
-        None => args.extend(["--seeds".into(), seeds.to_string()]),
-    }
-    args.extend(trace.then(|| "--trace".into()));
-    args.extend(coverage.then(|| "--coverage".into()));
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+fn sim(args: &[String]) -> anyhow::Result<()> {
+    let cargo = ["run", "--release", "--quiet", "--package", "tidegate-sim", "--"];
+    let args: Vec<&str> = cargo.into_iter().chain(args.iter().map(String::as_str)).collect();
     run::cargo(&args)
 }

@@ -68,6 +68,13 @@ impl<'a> Members<'a> {
         }
     }
 
+    /// It is told to go whatever becomes of the others; not while drains rest, unless its replacement is there.
+    pub fn goes_anyway(&self, instance: &Instance) -> bool {
+        let node = self.cluster.node(instance.node);
+        let rests = self.paused && node.is_draining() && node.rec.intent != Intent::Disabled;
+        self.is_forced(instance) && (!rests || self.is_being_replaced(instance))
+    }
+
     /// It is to leave its node; for services without a place of their own.
     pub fn leaves(&self, instance: &Instance) -> bool {
         let node = self.cluster.node(instance.node);

@@ -10,7 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{Cluster, Code, Feed, FeedName, Instance, InstanceId, Kind, Millis, NodeIx, Time};
+use model::{
+    Cluster, Code, Feed, FeedName, Instance, InstanceId, Kind, MaintainerEpoch, Millis, NodeIx, Time,
+};
 
 use crate::{Violation, members::Members, observer::Step, place::evens_out};
 
@@ -172,8 +174,8 @@ fn unsteady_nodes(members: &Members<'_>, instance: &Instance) -> usize {
     empty + unsteady.count()
 }
 
-/// A maintainer was handed over for a drain's sake in this step: `begun` are those feeds whose drain still has
-/// time. No more are under way than may.
+/// Maintainers were handed over for a drain's sake in this step: `begun` are the feeds whose drain still has time,
+/// `forced` those that got another without being waited for. No more are under way than may.
 pub(crate) fn hand_overs(
     cluster: &Cluster,
     begun: &[FeedName],
@@ -198,11 +200,18 @@ pub(crate) fn hand_overs(
     beyond("maintainers handed over".to_owned(), under_way.count(), limit)
 }
 
-/// Whether this change hands a maintainer over for a drain's sake, and whether its time is over.
+/// Whether this change gives a feed another maintainer, and whether that waits for nobody: the one before is
+/// lost, or its drain's time is over.
 pub(crate) fn hands_over(cluster: &Cluster, after: &Feed) -> Option<bool> {
-    let before = cluster.feed(after.name.as_str())?.maintainer.as_ref().filter(|m| m.from.is_none())?;
-    let taker = after.maintainer.as_ref().filter(|taker| taker.epoch != before.epoch)?;
-    taker.from.as_ref()?;
+    let taker = after.maintainer.as_ref().filter(|taker| taker.epoch != cluster_epoch(cluster, after))?;
+    let before = cluster.feed(after.name.as_str()).and_then(|feed| feed.maintainer.as_ref());
+    let Some(before) = before.filter(|before| before.from.is_none() && taker.from.is_some()) else {
+        return Some(true);
+    };
     let node = cluster.node_by_id(before.node.as_str());
     Some(node.and_then(|node| node.drain.as_ref()).is_some_and(|drain| drain.deadline_reached))
+}
+
+fn cluster_epoch(cluster: &Cluster, feed: &Feed) -> MaintainerEpoch {
+    cluster.feed(feed.name.as_str()).map(|known| known.epoch).unwrap_or_default()
 }

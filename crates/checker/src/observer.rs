@@ -1,10 +1,10 @@
 //! What may not happen from one state to the next, as one coordinator made them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use model::{
-    Actual, Change, Cluster, Desired, Drain, Feed, FeedName, Health, Instance, InstanceId, Intent, Kind,
-    NodeId, Service, ServiceIx, Time, VolumeId,
+    Change, Cluster, Desired, Drain, Feed, FeedName, Health, Instance, InstanceId, Intent, Kind, NodeId,
+    Service, Time, VolumeId,
 };
 
 use crate::{
@@ -53,8 +53,6 @@ pub struct Observer {
 #[derive(Default)]
 struct Done {
     placed: Vec<InstanceId>,
-    /// Told to go while they were available.
-    retired: Vec<InstanceId>,
     volumes: BTreeSet<VolumeId>,
     handed_over: Vec<FeedName>,
     handed_over_late: Vec<FeedName>,
@@ -178,8 +176,8 @@ impl Observer {
         changed(&known, instance, found);
         let told_to_go = known.desired == Desired::Running && instance.desired != Desired::Running;
         let wanted = known.is_wanted() && instance.actual == known.actual;
-        if known.is_available() && told_to_go {
-            done.retired.push(instance.id);
+        if let Some(before) = members.as_ref().filter(|_| known.is_available() && told_to_go && wanted) {
+            found.extend(self.availability_holds(&known, before));
         }
         if told_to_go && wanted && !self.asked.contains(&instance.id) {
             let how = members.as_ref().and_then(|members| moves::leaves(members, &known));
@@ -194,7 +192,6 @@ impl Observer {
     }
 
     fn step_is_over(&mut self, step: &Step<'_>, done: &Done, found: &mut Vec<Violation>) {
-        self.availability_holds(&done.retired, found);
         let placed = done.placed.iter().filter_map(|id| self.cluster.instance(*id));
         drains::follow(&self.drains, self.drain_epoch, &self.cluster, found);
         if step.paused {
@@ -229,34 +226,23 @@ impl Observer {
         }
     }
 
-    /// With surge nothing that is available is retired while fewer than the count would be left.
-    fn availability_holds(&self, retired: &[InstanceId], found: &mut Vec<Violation>) {
-        let mut left: BTreeMap<ServiceIx, usize> = BTreeMap::new();
-        for id in retired {
-            let Some(instance) = self.cluster.instance(*id) else { continue };
-            let Some(entry) = self.cluster.service(instance.service) else { continue };
-            let (rec, spec) = (&entry.rec, entry.rec.spec());
-            let surge = spec.update.surge && spec.migrate.surge;
-            let spared = rec.removed || !surge || spec.has_slots() || spec.kind == Kind::System;
-            let entry = self.cluster.node(instance.node);
-            // What brings its scratch data along stops before its successor starts.
-            let spared = spared || rec.spec_of(instance.release).disk.migrate && entry.is_closed();
-            let (node, late) = (&entry.rec, entry.drain.as_ref().is_some_and(|drain| drain.deadline_reached));
-            let forced =
-                late || node.intent == Intent::Disabled || node.is_offline() || self.asked.contains(id);
-            // One that ceased to be available by itself in the same step was not lowered by us.
-            let by_itself = instance.actual != Actual::Ready;
-            if spared || forced || by_itself {
-                continue;
-            }
-            let left = *left.entry(instance.service).or_insert_with(|| {
-                self.cluster.instances_of(instance.service).filter(|other| other.is_available()).count()
-            });
-            if left < rec.count as usize {
-                let (service, count) = (rec.name.clone(), rec.count);
-                found.push(Violation::AvailableLowered { service, instance: *id, left, count });
-            }
+    /// With surge nothing that is available is retired while fewer than the count would be left. Those that go
+    /// anyway, without being waited for, stand in for nobody.
+    fn availability_holds(&self, known: &Instance, before: &Members<'_>) -> Option<Violation> {
+        let (rec, spec) = (&before.entry.rec, before.spec());
+        let spared = rec.removed || !before.surges() || spec.has_slots() || spec.kind == Kind::System;
+        let node = self.cluster.node(known.node);
+        // What brings its scratch data along stops before its successor starts.
+        let spared = spared || rec.spec_of(known.release).disk.migrate && node.is_closed();
+        let forced = before.is_forced(known) || node.rec.is_offline() || self.asked.contains(&known.id);
+        if spared || forced {
+            return None;
         }
+        let stays =
+            |other: &&Instance| other.id != known.id && other.is_available() && !before.goes_anyway(other);
+        let left = before.wanted().filter(stays).count();
+        let (service, instance, count) = (rec.name.clone(), known.id, rec.count);
+        (left < count as usize).then_some(Violation::AvailableLowered { service, instance, left, count })
     }
 
     /// What the coordinator holds is what its changes made: nothing else touches the state.

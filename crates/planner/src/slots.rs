@@ -90,6 +90,8 @@ fn retire(plan: &mut Plan<'_, '_>, slots: &BTreeMap<u32, Slot>, count: u32) -> O
             && rec.healthy.is_some_and(|healthy| healthy != rec.release);
         if *number >= count || fallen || plan.leave(instance) == Leave::Now {
             plan.retire(id, fallen.then_some(Code::Unhealthy));
+            // Until it is gone its place is on the move like one that is empty.
+            in_flight += u32::from(*number < count);
         } else if !instance.is_wanted() || (current && !is_proven(instance, rec.spec(), plan.now)) {
             in_flight += 1;
         } else if !current {

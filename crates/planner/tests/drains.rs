@@ -572,3 +572,19 @@ fn without_surge_and_without_room_the_old_one_stays_and_the_reason_is_given() {
     expect!["no_eligible_node: no node takes new work at the moment"].assert_eq(&world.reasons("web"));
     assert!(world.planned["web"].starved, "it is looked at again when there is room");
 }
+
+#[test]
+fn a_place_that_is_left_by_force_is_on_the_move_until_it_is_empty_and_after() {
+    let mut world = World::with_nodes(2);
+    let mut db = file("db");
+    db.volume = Some(model::spec::file::VolumeFile { name: "data".into() });
+    world.apply(&db, 2);
+    world.let_it_run();
+    world.drain(&["n1"], DrainOptions { include_stateful: true, ..options() });
+    world.plan();
+    assert_eq!(world.wanted("db").len(), 1);
+    db.env.insert("MARK".into(), "2".into());
+    world.apply(&db, 2);
+    world.plan();
+    assert_eq!(world.wanted("db").len(), 1, "one at a time moves, whatever makes it");
+}

@@ -119,10 +119,11 @@ impl Bench {
     }
 
     fn perform(&mut self, outputs: Vec<Output>) {
-        let mut stored = false;
+        let (mut stored, mut closed) = (false, Vec::new());
         for output in outputs {
             match output {
                 Output::Transact { .. } => stored = true,
+                Output::Close { conn } => closed.push(conn),
                 Output::Send { conn, message } => {
                     let daemon = self.daemons.values_mut().find(|daemon| daemon.conn == conn);
                     match (daemon, message.body) {
@@ -132,13 +133,21 @@ impl Bench {
                     }
                 }
                 Output::Reply { result, .. } => assert!(result.is_ok(), "{result:?}"),
-                Output::Close { .. } | Output::Event(_) | Output::ReadHead => {}
+                Output::Event(_) | Output::ReadHead => {}
                 Output::Resign { why } => panic!("{why}"),
                 Output::HandOver => panic!("nobody asked"),
             }
         }
         if stored {
             self.give(Input::Stored(Stored::Committed));
+        }
+        // A daemon whose stream is closed dials again.
+        for conn in closed {
+            let daemon = self.daemons.iter().find(|(_, daemon)| daemon.conn == conn);
+            let known = daemon.map(|(node, daemon)| (*node, daemon.roles, daemon.edge.clone()));
+            if let Some((node, roles, edge)) = known {
+                self.hello(node, roles, edge);
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Drains: what operators ask for, and what must hold in the world when one begins or ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     Drain, DrainNode, DrainState, Ending, Instance, Intent, Kind, Millis, Node, Return, RolloutState, Then,
@@ -30,7 +30,8 @@ impl World {
                 let epoch = self.mirror.drains().find(|drain| drain.is_unfinished()).map(|d| d.epoch);
                 (About::Other, Request::CancelDrain { epoch: epoch.unwrap_or(1) })
             }
-            (35..65, _, Some(node)) => self.enable(node),
+            (35..48, _, Some(node)) => self.shrink_and_enable(node),
+            (48..65, _, Some(node)) => self.enable(node),
             _ => self.draw_drain(),
         }
     }
@@ -178,6 +179,16 @@ impl World {
         live.next().map(|(id, _)| *id)
     }
 
+    /// Nodes whose last drain lets them come back with their next life.
+    pub fn nodes_that_return(&self) -> BTreeSet<String> {
+        let ids = self.mirror.nodes().map(|(_, node)| node.rec.id.as_str());
+        let returns = |id: &&str| {
+            let part = self.mirror.last_drain_of(id).and_then(|drain| drain.part(id));
+            part.is_some_and(|part| part.options.back == Return::Restart)
+        };
+        ids.filter(returns).map(str::to_owned).collect()
+    }
+
     /// A node's intent changes only as the table says.
     pub fn check_intent_change(&mut self, old: &Node) {
         let Some(node) = self.mirror.node_by_id(old.id.as_str()).map(|entry| entry.rec.clone()) else {
@@ -189,7 +200,7 @@ impl World {
         let part = self.mirror.drains().rfind(ended).and_then(|drain| drain.part(id)).cloned();
         let part = part.as_ref();
         // Two lives may have come and gone in one transaction.
-        let new_life = old.process_epoch != node.process_epoch;
+        let new_life = old.life != node.life;
         // Another drain may have begun in the same transaction: it came back by the one before.
         let says = |part: Option<&DrainNode>| part.is_some_and(|part| part.options.back == Return::Restart);
         let returns = new_life && (says(last) || says(part));
@@ -210,11 +221,14 @@ impl World {
             }
             (Intent::Drained | Intent::Stopping, same) if same == old.intent => {
                 // Back with its new life, and out again by the drain that it was in.
-                !(new_life && says(last)) || self.drain_ended.contains(node.id.as_str())
+                // By the drain that was the last then: another may have begun after it, and before this.
+                let was_to = self.returning.contains(id) && says(last);
+                !(new_life && was_to) || self.drain_ended.contains(id)
             }
             (Intent::Stopping, Intent::Drained) => new_life || ended(Then::Stay),
             (Intent::Active | Intent::Drained, Intent::Stopping) => ended(Then::Stop),
-            (Intent::Active, Intent::Drained) => ended(Then::Stay),
+            // Told to stop, and back with a new life before that was stored.
+            (Intent::Active, Intent::Drained) => ended(Then::Stay) || (new_life && ended(Then::Stop)),
             (Intent::Disabled, Intent::Drained | Intent::Stopping) => false,
             (_, Intent::Active | Intent::Disabled | Intent::Drained | Intent::Stopping) => true,
         };

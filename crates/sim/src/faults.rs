@@ -5,6 +5,7 @@ use protocol::message::{EdgeReport, Hello, Up, UpBody};
 
 use crate::{
     net::Message,
+    script::Item,
     swarm::FaultKind,
     world::{Event, ToDaemon, World},
 };
@@ -14,13 +15,25 @@ impl World {
         if self.calm {
             return;
         }
-        let pause = self.rng.between(1, 2 * self.swarm.fault_every);
-        self.after(pause, Event::Fault);
-        self.store.lease_slack = if self.rng.chance(100) { self.rng.below(3000) } else { 0 };
-        let kinds = self.swarm.kinds.clone();
-        let Some(kind) = self.rng.pick(&kinds).copied() else { return };
-        let machine = self.rng.below(self.machines.len() as u64) as usize;
-        self.say(format!("fault {kind:?} m{machine}"));
+        let item = Item::Fault(self.next_items.0);
+        self.next_items.0 += 1;
+        self.play(item, |world| {
+            let pause = world.rng.between(1, 2 * world.swarm.fault_every);
+            world.after(pause, Event::Fault);
+            let slack = if world.rng.chance(100) { world.rng.below(3000) } else { 0 };
+            let kinds = world.swarm.kinds.clone();
+            let kind = world.rng.pick(&kinds).copied();
+            let machine = world.rng.below(world.machines.len() as u64) as usize;
+            let plays = world.plays(item);
+            world.store.lease_slack = if plays { slack } else { 0 };
+            if let Some(kind) = kind.filter(|_| plays) {
+                world.played(item, format!("fault {kind:?} m{machine}"));
+                world.fault(kind, machine);
+            }
+        });
+    }
+
+    fn fault(&mut self, kind: FaultKind, machine: usize) {
         match kind {
             FaultKind::Partition | FaultKind::OneWay | FaultKind::Isolate => self.partition(kind, machine),
             FaultKind::BreakConnection => self.break_connection(),
@@ -39,7 +52,7 @@ impl World {
                 self.cover.hit("daemon stopped");
                 self.stop_daemon(machine);
             }
-            FaultKind::PauseDaemon => self.pause_daemon(machine),
+            FaultKind::PauseDaemon => self.pause_daemon(machine, 12_000),
             FaultKind::SuspendMachine => self.suspend(machine),
             FaultKind::RebootMachine => {
                 self.cover.hit("machine rebooted");
@@ -58,6 +71,13 @@ impl World {
                 self.after(lasts, Event::Recover { machine });
             }
             FaultKind::Rival => self.rival(machine),
+            FaultKind::PauseOffice => {
+                let in_office = (0..self.machines.len()).find(|at| self.tenure(*at).is_some());
+                let short = self.swarm.timing.lease.0 * 4 / 5;
+                if let Some(machine) = in_office {
+                    self.pause_daemon(machine, short);
+                }
+            }
             FaultKind::ShrinkMachine => {
                 // Its configuration changed: told with the next life.
                 let capacity = self.rng.between(2, 12) * 100;
@@ -138,14 +158,14 @@ impl World {
         self.send(id, false, Message::Close);
     }
 
-    fn pause_daemon(&mut self, machine: usize) {
+    fn pause_daemon(&mut self, machine: usize, at_most: u64) {
         let here = &mut self.machines[machine];
         if here.daemon.is_none() || here.paused || here.suspended {
             return;
         }
         here.paused = true;
         self.cover.hit("daemon paused");
-        let lasts = self.rng.between(100, 12_000);
+        let lasts = self.rng.between(100, at_most);
         self.after(lasts, Event::ResumeDaemon { machine });
     }
 

@@ -206,6 +206,7 @@ impl World {
             return;
         }
         let delay = self.delay();
+        self.mark_peer(&message.body);
         self.say(format!(
             "m{from} -> m{target} {} e{} {}",
             message.feed,

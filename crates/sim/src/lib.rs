@@ -13,13 +13,17 @@ mod coverage;
 mod drains;
 mod faults;
 mod feeds;
+mod limits;
 mod liveness;
 mod machine;
+mod marks;
 mod net;
 mod office;
 mod process;
 mod rng;
 mod scratch;
+mod script;
+mod shrink;
 mod store;
 mod swarm;
 mod trace;
@@ -27,7 +31,9 @@ mod truth;
 mod workload;
 mod world;
 
-pub use coverage::{Coverage, EXPECTED};
+pub use coverage::{CODES_OUT_OF_REACH, Coverage, EXPECTED, codes_expected};
+pub use script::{Item, Played, Script};
+pub use shrink::{Shrunk, reduce, shrink};
 pub use swarm::Swarm;
 
 use world::World;
@@ -37,6 +43,8 @@ use world::World;
 pub struct Options {
     /// Print every line of the trace as it comes.
     pub trace: bool,
+    /// Keep its last lines, and have all of them in its hash. A failing run has them in any case.
+    pub lines: bool,
 }
 
 /// One thing that must not happen, and did.
@@ -68,9 +76,22 @@ pub struct Outcome {
     /// Two runs of a seed have the same.
     pub trace_hash: u64,
     pub coverage: Coverage,
+    /// Faults and requests, in order.
+    pub played: Vec<Played>,
 }
 
 /// Runs one seed to its end, or to its first failure.
 pub fn run(seed: u64, options: &Options) -> Outcome {
-    World::new(seed, options).run()
+    let script = Script::whole(seed);
+    let outcome = play(&script, options);
+    match outcome.failure.is_some() && !options.trace && !options.lines {
+        // Once more, for what led to it.
+        true => play(&script, &Options { lines: true, ..options.clone() }),
+        false => outcome,
+    }
+}
+
+/// Runs a script to its end, or to its first failure.
+pub fn play(script: &Script, options: &Options) -> Outcome {
+    World::new(script, options).run()
 }

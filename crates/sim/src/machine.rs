@@ -14,11 +14,14 @@ use crate::{
     net::Message,
     office::{Candidate, OfficeInput},
     process::Slot,
+    rng::Rng,
     world::{Event, ToDaemon, World},
 };
 
 /// Ticks in a row that leave something due: a daemon would spin.
 const SPINS_MAX: u32 = 50;
+/// Makes the draw about machines one of its own.
+const MACHINES: u64 = 0x3ac4_0000_0000_0000;
 /// Long enough for something to happen in it.
 const WITHDRAW_DELAY: Millis = Millis::secs(1);
 
@@ -90,14 +93,16 @@ impl World {
     pub fn build(&mut self) {
         let (workers, candidates) = (self.swarm.workers, self.swarm.candidates);
         let apart = if self.swarm.apart { candidates } else { 0 };
+        // Whatever else happens, the machines of a seed stay what they are.
+        let mut drawn = Rng::new(self.seed ^ MACHINES);
         for at in 0..workers + apart {
             let worker = at < workers;
             let coordinator = if apart > 0 { !worker } else { at < candidates };
             let roles = Roles { coordinator, worker, edge: worker && at < self.swarm.edges };
             let zone = if at % 2 == 0 { "a" } else { "b" };
-            let capacity = self.rng.between(4, 12) * 100;
+            let capacity = drawn.between(4, 12) * 100;
             let boot = self.number();
-            let offset = self.rng.below(100_000);
+            let offset = drawn.below(100_000);
             self.machines.push(Machine {
                 id: NodeId::new(&format!("n{at}")),
                 roles,
@@ -194,6 +199,8 @@ impl World {
         if here.daemon.take().is_none() {
             return;
         }
+        self.mark_daemon_end(machine);
+        let here = &mut self.machines[machine];
         let life = here.life;
         here.paused = false;
         // Events of processes and of the machine are not the daemon's to lose.
@@ -272,9 +279,12 @@ impl World {
 
     pub fn node_input(&mut self, machine: usize, input: Input) {
         let (now, life) = (self.local(machine), self.machines[machine].life);
+        let before = self.destinations_on(machine);
         let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
         let Some(node) = daemon.node.as_mut() else { return };
-        for output in node.handle(now, input) {
+        let outputs = node.handle(now, input);
+        self.check_destinations(machine, &before);
+        for output in outputs {
             if self.machines[machine].life != life || self.machines[machine].daemon.is_none() {
                 return;
             }
@@ -282,6 +292,7 @@ impl World {
         }
         if self.swarm.feeds > 0 {
             self.check_maintainers();
+            self.check_feed_moves(machine);
         }
         self.end_if_stopped(machine);
     }

@@ -15,6 +15,10 @@ pub enum Message {
     Close,
 }
 
+fn is_sets(message: &Message) -> bool {
+    matches!(message, Message::Down(down) if matches!(down.body, DownBody::Sets(_)))
+}
+
 /// One end of a stream: a life of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
@@ -67,6 +71,12 @@ impl World {
         let close = matches!(message, Message::Close);
         if cut && lossy || !close && !self.calm && self.rng.chance(self.swarm.net.loss) {
             return;
+        }
+        if self.swarm.net.sets_lost > 0 && is_sets(&message) && !self.calm {
+            let lost = self.rng.chance(self.swarm.net.sets_lost);
+            if lost {
+                return self.cover.hit("sets lost on their way to an edge");
+            }
         }
         let direction = usize::from(up);
         let behind = self.conns.get(&id).is_some_and(|conn| !conn.held[direction].is_empty());
@@ -136,6 +146,9 @@ impl World {
     }
 
     fn trace_up(&mut self, machine: usize, conn: u64, up: &Up) {
+        if !self.trace.is_kept() {
+            return;
+        }
         let what = match &up.body {
             UpBody::Hello(hello) => format!("hello of {} with {}", hello.node, hello.inventory.len()),
             UpBody::Heartbeat(heartbeat) => {
@@ -151,6 +164,9 @@ impl World {
     }
 
     fn trace_down(&mut self, machine: usize, conn: u64, down: &Down) {
+        if !self.trace.is_kept() {
+            return;
+        }
         let what = match &down.body {
             DownBody::Welcome(welcome) => format!("welcome, epoch {}", welcome.epoch),
             DownBody::Refused { why, .. } => format!("refused: {why:?}"),

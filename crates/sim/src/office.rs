@@ -1,7 +1,7 @@
 //! Candidates: campaigning, loading, being in office, and losing it without noticing at once.
 
 use checker::{Observer, Step};
-use model::{Cluster, Code, Feed, InstanceId, NodeId, Term, Time};
+use model::{Change, Cluster, Code, Feed, InstanceId, NodeId, Term, Time};
 use protocol::{
     coordinator::{self, Asked, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored},
     message::{DownBody, Refusal, feed::Phase},
@@ -103,12 +103,13 @@ pub struct Tenure {
     blind_for: u64,
     /// What was ordered on which connection: sending it again is seen by this.
     ordered: std::collections::BTreeSet<(ConnId, InstanceId, u32)>,
+    /// Heartbeats that reached it when its office was over.
+    late: std::collections::BTreeSet<(ConnId, u64)>,
 }
 
 impl Tenure {
     /// What the last step changed, seen by the checker.
-    fn watch(&mut self, now: Time, paused: bool) -> Vec<checker::Violation> {
-        let changes = self.coordinator.take_journal();
+    fn watch(&mut self, changes: &[Change], now: Time, paused: bool) -> Vec<checker::Violation> {
         let coordinator = &self.coordinator;
         let at_work = |feed: &Feed| {
             let report = coordinator.feed_seen(&feed.name).and_then(|seen| seen.report.as_ref());
@@ -117,7 +118,7 @@ impl Tenure {
             })
         };
         let ready = |node: &NodeId| coordinator.knows_roster(node);
-        self.observer.follow(&changes, &Step { now, paused, ready: &ready, at_work: &at_work })
+        self.observer.follow(changes, &Step { now, paused, ready: &ready, at_work: &at_work })
     }
 
     /// The checker's own state is the coordinator's.
@@ -205,6 +206,9 @@ impl World {
                 None => self.ask_store(machine, StoreOp::Head { term }),
             },
             OfficeInput::Up { term, conn, message } if ours(term) => {
+                if let Some(tenure) = self.tenure_mut(machine).filter(|_| over) {
+                    tenure.late.insert((ConnId(conn), message.seq));
+                }
                 self.coordinate(machine, Input::Up { conn: ConnId(conn), message });
             }
             OfficeInput::Closed { term, conn } if ours(term) => {
@@ -361,6 +365,7 @@ impl World {
         if cluster.instance_count() > 0 {
             self.cover.hit("fail-over");
         }
+        self.mark_fail_over(&cluster);
         let candidate = self.machines[machine].id.to_string();
         let api = format!("{candidate}:7070");
         let observer = Observer::new(&cluster, self.swarm.limits.of_checker());
@@ -383,7 +388,8 @@ impl World {
             // Nothing may rest on a coordinator's own care.
             _ => self.rng.between(100, 1000),
         };
-        let tenure = Tenure { coordinator, observer, term, holds_until, blind_for, ordered };
+        let late = std::collections::BTreeSet::new();
+        let tenure = Tenure { coordinator, observer, term, holds_until, blind_for, ordered, late };
         if let Some(daemon) = self.machines[machine].daemon.as_mut() {
             daemon.candidate = Some(Candidate::InOffice(Box::new(tenure)));
             daemon.office_tick = None;
@@ -425,13 +431,15 @@ impl World {
         let Some(tenure) = self.tenure_mut(machine) else { return };
         let outputs = tenure.coordinator.handle(now, input);
         let paused = tenure.coordinator.drains_paused(now).map(|paused| paused.code);
-        let found = tenure.watch(now, paused.is_some());
+        let changes = tenure.coordinator.take_journal();
+        let found = tenure.watch(&changes, now, paused.is_some());
         let drains = tenure.coordinator.cluster().drains().any(|drain| drain.is_unfinished());
         match paused.filter(|_| drains) {
             Some(Code::CaretakerLeads) => self.cover.hit("drains paused under a caretaker"),
             Some(_) => self.cover.hit("drains paused while the office moves"),
             None => {}
         }
+        self.say_changes(&found, &changes);
         for violation in found {
             self.fail(violation.invariant(), violation.to_string());
         }
@@ -439,6 +447,16 @@ impl World {
             self.check_coordinator(machine);
         }
         self.perform(machine, outputs);
+    }
+
+    /// A step that broke something: what it did, one by one.
+    fn say_changes(&mut self, found: &[checker::Violation], changes: &[Change]) {
+        if found.is_empty() || !self.trace.is_kept() {
+            return;
+        }
+        for change in changes {
+            self.say(format!("changes {change:?}"));
+        }
     }
 
     fn perform(&mut self, machine: usize, outputs: Vec<Output>) {
@@ -483,9 +501,14 @@ impl World {
                     self.cover.hit("orders resent");
                 }
             }
+            DownBody::Answer(answer) => {
+                let late = |tenure: &Tenure| tenure.late.contains(&(conn, answer.heartbeat));
+                if self.tenure(machine).is_some_and(late) {
+                    self.fail(14, format!("m{machine} grants a lease, and its own office was over"));
+                }
+            }
             DownBody::Refused { .. }
             | DownBody::Welcome(_)
-            | DownBody::Answer(_)
             | DownBody::Sets(_)
             | DownBody::Relay(_)
             | DownBody::Duty(_)

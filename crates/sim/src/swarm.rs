@@ -76,7 +76,9 @@ impl MoveLimits {
 
     pub fn drain(&self) -> DrainLimits {
         let MoveLimits { nodes_at_once, balance_moves, .. } = *self;
-        DrainLimits { nodes_at_once, balance_moves, ..DrainLimits::default() }
+        // A seed is over before one would stall by the default.
+        let stall_after = Millis::secs(20);
+        DrainLimits { nodes_at_once, balance_moves, stall_after, ..DrainLimits::default() }
     }
 
     pub fn feeds(&self) -> FeedLimits {
@@ -100,6 +102,8 @@ pub struct NetFaults {
     pub duplicate: u64,
     pub reorder: u64,
     pub slow: u64,
+    /// Of backend sets alone: an edge that lags behind the others.
+    pub sets_lost: u64,
 }
 
 /// Per mille of operations.
@@ -140,6 +144,8 @@ pub enum FaultKind {
     Rival,
     ShrinkMachine,
     StopDaemon,
+    /// The coordinator stands still for less than its lease: what was due meanwhile is due at once.
+    PauseOffice,
 }
 
 const KINDS: [FaultKind; 14] = [
@@ -164,6 +170,19 @@ impl Swarm {
     pub fn draw_drains(&mut self, rng: &mut Rng) {
         if rng.chance(600) {
             self.drains = rng.between(50, 500);
+        }
+    }
+
+    /// Faults that came later, drawn apart. Where there are none at all there are none of these.
+    pub fn draw_more(&mut self, rng: &mut Rng) {
+        if self.kinds.is_empty() {
+            return;
+        }
+        if self.keepers && rng.chance(300) {
+            self.kinds.extend([FaultKind::PauseOffice; 2]);
+        }
+        if rng.chance(200) {
+            self.net.sets_lost = rng.between(100, 700);
         }
     }
 
@@ -201,6 +220,7 @@ impl Swarm {
             duplicate: some(300, 60),
             reorder: some(300, 60),
             slow: some(500, 50),
+            sets_lost: 0,
         };
         self.store = StoreFaults {
             answer_lost: some(400, 60),

@@ -4,7 +4,7 @@ use checker::check;
 use model::{Actual, Change, Code, Desired, Instance, InstanceId, RolloutState, Term, decode_record};
 use protocol::coordinator::Op;
 
-use crate::world::World;
+use crate::{marks::codes_shown, world::World};
 
 impl World {
     fn machine_of(&self, instance: &Instance) -> Option<usize> {
@@ -21,7 +21,8 @@ impl World {
     /// Streams keep what they are given, in order. An edge whose lease had run out was not waited for; on
     /// such a stream it has the sets of today before it has a lease again, on another it may lack them.
     fn is_reliable(&self) -> bool {
-        self.swarm.net.loss == 0 && self.swarm.net.reorder == 0
+        let net = &self.swarm.net;
+        net.loss == 0 && net.reorder == 0 && net.sets_lost == 0
     }
 
     /// A transaction is in the store.
@@ -31,11 +32,13 @@ impl World {
         }
         self.store.apply(term, head, ops);
         let mut nodes = Vec::new();
+        self.returning = self.nodes_that_return();
         for (key, value) in ops {
             let change = match decode_record(&self.mirror, key, value.as_deref()) {
                 Ok(change) => change,
                 Err(error) => return self.fail(14, format!("what was written cannot be read: {error}")),
             };
+            self.mark_change(&change);
             self.check_committed(&change);
             self.note_scratch(&change);
             if let Change::Node(node) = &change {
@@ -230,6 +233,7 @@ impl World {
 
     /// Everything that one coordinator believes.
     pub fn check_coordinator(&mut self, machine: usize) {
+        let now = self.local(machine);
         let Some(tenure) = self.tenure(machine) else { return };
         let coordinator = &tenure.coordinator;
         let mut found = check(coordinator.cluster());
@@ -260,8 +264,12 @@ impl World {
         if coordinator.cluster().nodes().any(|(_, node)| node.rec.is_offline()) {
             hits.push("node offline");
         }
+        let codes = codes_shown(coordinator, now);
         for hit in hits {
             self.cover.hit(hit);
+        }
+        for code in codes {
+            self.cover.code(code);
         }
         for violation in found {
             self.fail(violation.invariant(), violation.to_string());

@@ -17,6 +17,7 @@ use protocol::{
 
 use crate::{
     office::OfficeInput,
+    script::Item,
     world::{Event, ToDaemon, World},
 };
 
@@ -70,14 +71,22 @@ impl World {
         if self.calm {
             return;
         }
-        let pause = self.rng.between(1, 2 * self.swarm.request_every);
-        self.after(pause, Event::Request);
-        if self.workload.pending.is_some() {
-            return;
-        }
+        let item = Item::Request(self.next_items.1);
+        self.next_items.1 += 1;
+        self.play(item, |world| {
+            let pause = world.rng.between(1, 2 * world.swarm.request_every);
+            world.after(pause, Event::Request);
+            if world.plays(item) {
+                world.request(item);
+            }
+        });
+    }
+
+    fn request(&mut self, item: Item) {
         let in_office: Vec<usize> =
             (0..self.machines.len()).filter(|at| self.tenure(*at).is_some()).collect();
-        let Some(target) = self.rng.pick(&in_office).copied() else { return };
+        let target = self.rng.pick(&in_office).copied().filter(|_| self.workload.pending.is_none());
+        let Some(target) = target else { return };
         let about_drains = self.swarm.drains > 0 && self.rng.chance(self.swarm.drains);
         let about_feeds = !about_drains && self.swarm.feeds > 0 && self.rng.chance(self.swarm.feeds);
         let (about, request) = match (about_drains, about_feeds) {
@@ -85,7 +94,36 @@ impl World {
             (false, true) => self.draw_feed_request(),
             (false, false) => self.draw_request(),
         };
+        self.played(item, format!("request to m{target}: {}", short(&request)));
         self.ask(target, about, request);
+    }
+
+    /// Somebody takes this node in, while what was asked for before still goes on.
+    pub fn enable_soon(&mut self, node: String) {
+        let in_office = (0..self.machines.len()).find(|at| self.tenure(*at).is_some());
+        match in_office.filter(|_| self.workload.pending.is_none()) {
+            Some(target) => {
+                let (about, request) = self.enable(node);
+                self.ask(target, about, request);
+            }
+            None if self.calm => {}
+            None => self.after(20, Event::Enable { node }),
+        }
+    }
+
+    /// Fewer of a service that edges send to, and right after that a node whose edge had left is taken in.
+    pub fn shrink_and_enable(&mut self, node: String) -> (About, Request) {
+        let served = self.mirror.services().filter(|(_, entry)| entry.rec.spec().edge.is_some());
+        let served: Vec<ServiceName> = served
+            .filter(|(_, entry)| entry.rec.count > 0)
+            .map(|(_, entry)| entry.rec.name.clone())
+            .collect();
+        let Some(name) = self.rng.pick(&served).cloned() else { return self.enable(node) };
+        let before = self.workload.may_be(&name);
+        let after = before.iter().map(|wish| wish.as_ref().map(|(_, spec)| (0, spec.clone()))).collect();
+        let pause = self.rng.between(20, 1500);
+        self.after(pause, Event::Enable { node });
+        (About::Service { name: name.clone(), before, after }, Request::Scale { service: name, count: 0 })
     }
 
     pub fn ask(&mut self, target: usize, about: About, request: Request) {

@@ -13,6 +13,7 @@ use crate::{
     office::{OfficeInput, StoreOp},
     process::ProcessEvent,
     rng::Rng,
+    script::{Item, Played, Script},
     store::SimStore,
     swarm::{MoveLimits, Swarm},
     trace::Trace,
@@ -25,6 +26,10 @@ const DRAINS: u64 = 0xd7a1_0000_0000_0000;
 const FEEDS: u64 = 0xfeed_0000_0000_0000;
 /// As above, about how much may move at a time.
 const LIMITS: u64 = 0x11b1_0000_0000_0000;
+/// As above, about faults that came later.
+const MORE: u64 = 0x30fe_0000_0000_0000;
+/// Another course of everything that no item of a script decides.
+const NOISE: u64 = 0x7015_e000_0000_0000;
 /// Where the clocks of the machines begin.
 pub const EPOCH: u64 = 1_700_000_000_000;
 /// A seed that takes more steps goes round in circles.
@@ -34,7 +39,7 @@ const CHECK_EVERY: u64 = 32;
 
 /// What happens at some time.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a few hundred wait at a time")]
+#[expect(clippy::large_enum_variant, reason = "a few hundred wait at a time, each in a box")]
 pub enum Event {
     Daemon {
         machine: usize,
@@ -87,6 +92,10 @@ pub enum Event {
     },
     Fault,
     Request,
+    /// An operator enables this node, as soon as the last request was answered.
+    Enable {
+        node: String,
+    },
     GiveUpRequest {
         id: u64,
     },
@@ -131,7 +140,12 @@ pub struct World {
     pub now: u64,
     pub steps: u64,
     sequence: u64,
-    queue: BTreeMap<(u64, u64), Event>,
+    /// Boxed: most of what is moved about when the queue changes would be what nobody looks at.
+    queue: BTreeMap<(u64, u64), Box<Event>>,
+    pub script: Script,
+    /// The next fault and the next request.
+    pub next_items: (u64, u64),
+    pub played: Vec<Played>,
     pub rng: Rng,
     pub swarm: Swarm,
     pub machines: Vec<Machine>,
@@ -146,6 +160,8 @@ pub struct World {
     pub stop_decided: BTreeMap<InstanceId, u64>,
     /// Nodes whose part of a drain ends in the transaction that is being stored.
     pub drain_ended: BTreeSet<String>,
+    /// Nodes that were to come back with their next life before it.
+    pub returning: BTreeSet<String>,
     /// Nodes whose edge has withdrawn, and for which drain.
     pub withdrew: BTreeSet<(String, u64)>,
     /// Instances that have had their scratch data, or have given it up.
@@ -166,18 +182,27 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, options: &Options) -> World {
+    pub fn new(script: &Script, options: &Options) -> World {
+        let seed = script.seed;
         let mut rng = Rng::new(seed);
         let mut swarm = Swarm::draw(&mut rng);
         swarm.draw_drains(&mut Rng::new(seed ^ DRAINS));
         swarm.draw_feeds(&mut Rng::new(seed ^ FEEDS));
         swarm.limits = MoveLimits::draw(&mut Rng::new(seed ^ LIMITS));
+        swarm.draw_more(&mut Rng::new(seed ^ MORE));
+        script.shape(&mut swarm);
+        if script.noise > 0 {
+            rng = Rng::new(seed ^ NOISE ^ script.noise);
+        }
         let mut world = World {
             seed,
             now: 0,
             steps: 0,
             sequence: 0,
             queue: BTreeMap::new(),
+            script: script.clone(),
+            next_items: (0, 0),
+            played: Vec::new(),
             machines: Vec::new(),
             store: SimStore::default(),
             mirror: Cluster::default(),
@@ -186,6 +211,7 @@ impl World {
             store_cut: BTreeSet::new(),
             stop_decided: BTreeMap::new(),
             drain_ended: BTreeSet::new(),
+            returning: BTreeSet::new(),
             withdrew: BTreeSet::new(),
             scratch_settled: BTreeSet::new(),
             workload: Workload::default(),
@@ -193,7 +219,7 @@ impl World {
             calm: false,
             failure: None,
             done: false,
-            trace: Trace::new(options.trace),
+            trace: Trace::new(options.trace, options.lines),
             cover: Coverage::default(),
             last_number: 0,
             looks: 0,
@@ -202,7 +228,7 @@ impl World {
             rng,
             swarm,
         };
-        world.trace.line(0, format!("{:?}", world.swarm));
+        world.say(format!("{:?}", world.swarm));
         world.build();
         world
     }
@@ -212,11 +238,12 @@ impl World {
             let Some(((at, _), event)) = self.queue.pop_first() else { break };
             self.now = at;
             self.steps += 1;
+            self.trace.step(at);
             if self.steps > STEPS_MAX {
                 self.fail(18, format!("still busy after {STEPS_MAX} steps"));
                 break;
             }
-            self.happen(event);
+            self.happen(*event);
         }
         if let Some(failure) = &mut self.failure {
             failure.trace = self.trace.tail();
@@ -227,6 +254,7 @@ impl World {
             steps: self.steps,
             trace_hash: self.trace.hash(),
             coverage: self.cover,
+            played: self.played,
         }
     }
 
@@ -250,6 +278,7 @@ impl World {
             Event::Recover { machine } => self.set_degraded(machine, None),
             Event::Fault => self.next_fault(),
             Event::Request => self.next_request(),
+            Event::Enable { node } => self.enable_soon(node),
             Event::GiveUpRequest { id } => self.give_up_request(id),
             Event::Client => self.next_client(),
             Event::Heal => self.heal(),
@@ -265,7 +294,7 @@ impl World {
 
     pub fn at(&mut self, at: u64, event: Event) {
         self.sequence += 1;
-        self.queue.insert((at.max(self.now), self.sequence), event);
+        self.queue.insert((at.max(self.now), self.sequence), Box::new(event));
     }
 
     pub fn after(&mut self, delay: u64, event: Event) {
@@ -289,6 +318,23 @@ impl World {
 
     pub fn say(&mut self, text: String) {
         self.trace.line(self.now, text);
+    }
+
+    /// One item of the schedule: what it draws is its own, so that others may be left out without it.
+    pub fn play(&mut self, item: Item, act: impl FnOnce(&mut World)) {
+        let rest = std::mem::replace(&mut self.rng, Rng::new(item.seed(self.seed)));
+        act(self);
+        self.rng = rest;
+    }
+
+    /// An item of the schedule happens, unless the script leaves it out.
+    pub fn plays(&self, item: Item) -> bool {
+        self.script.has(item)
+    }
+
+    pub fn played(&mut self, item: Item, what: String) {
+        self.say(what.clone());
+        self.played.push(Played { item, at: self.now, what });
     }
 
     pub fn fail(&mut self, invariant: u32, message: String) {

@@ -268,7 +268,9 @@ impl Coordinator {
 
     fn registration(&self, hello: &Hello, before: Option<&Node>, now: Time) -> Node {
         let epoch = match before {
-            Some(node) if node.life == hello.life => node.process_epoch,
+            // One whose lease was over has stopped what must not run twice; what others heard of it before does
+            // not hold of what it runs from here on, and must not be taken for it.
+            Some(node) if node.life == hello.life && !node.is_offline() => node.process_epoch,
             Some(node) => ProcessEpoch(node.process_epoch.0 + 1),
             None => ProcessEpoch(1),
         };
@@ -360,6 +362,11 @@ impl Coordinator {
         let Some(session) = self.sessions.get_mut(&node) else { return };
         if session.epoch != heartbeat.epoch {
             return;
+        }
+        // Its lease is over: it registers anew, with another epoch.
+        if let Some(conn) = session.conn.filter(|_| self.cluster.node(node).rec.is_offline()) {
+            self.lost_stream(conn);
+            return self.outbox.push_back((self.log.last_group(), Output::Close { conn }));
         }
         session.last_heartbeat = now;
         self.drains_dirty |= session.edge.withdrawal != heartbeat.edge.withdrawal;

@@ -598,6 +598,12 @@ impl Dispatchers {
         })
     }
 
+    /// How many are on their way in, counted anew, for the simulator's checks.
+    pub fn arriving(&self) -> usize {
+        let locals = self.feeds.values().flat_map(|hosted| hosted.spans.values());
+        locals.filter(|local| local.is_arriving()).count()
+    }
+
     /// Whose word counts here.
     pub fn maintainer_of(&self, feed: &FeedName) -> Option<(MaintainerEpoch, &NodeId)> {
         self.feeds.get(feed).map(|hosted| (hosted.maintainer, &hosted.at))

@@ -103,12 +103,26 @@ impl Hosts {
         per_node: u32,
         now: Time,
     ) -> Option<NodeId> {
-        let may = |id: &NodeId, host: &Host| {
+        let score = |id: &&NodeId| {
+            let (share, load) = self.all.get(*id).map_or((0, 0), |host| (host.share(), host.load));
+            (share, load, (*id).clone())
+        };
+        self.open(roster, spec, per_node, now).min_by_key(score).cloned()
+    }
+
+    /// Those that may take one more.
+    pub fn open<'a>(
+        &'a self,
+        roster: &'a RosterView,
+        spec: &'a FeedSpec,
+        per_node: u32,
+        now: Time,
+    ) -> impl Iterator<Item = &'a NodeId> {
+        let may = move |id: &NodeId, host: &Host| {
             host.may_take(per_node, now)
                 && roster.get(id).is_some_and(|node| !node.closed && node.satisfies(spec))
         };
-        let least = self.all.iter().filter(|(id, host)| may(id, host));
-        least.min_by_key(|(id, host)| (host.share(), host.load, (*id).clone())).map(|(id, _)| id.clone())
+        self.all.iter().filter(move |(id, host)| may(id, host)).map(|(id, _)| id)
     }
 
     pub fn next_wake(&self) -> Option<Time> {

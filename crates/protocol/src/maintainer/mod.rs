@@ -175,6 +175,36 @@ impl Maintainer {
         self.phase
     }
 
+    /// How many dispatchers are on the move, counted anew, for the simulator's checks.
+    pub fn moving(&self) -> usize {
+        self.spans.values().filter(|span| span.at.is_move()).count()
+    }
+
+    /// Where spans are on their way to.
+    pub fn destinations(&self) -> impl Iterator<Item = (&SpanName, &NodeId)> {
+        self.spans.iter().filter_map(|(name, span)| Some((name, span.at.destination()?)))
+    }
+
+    /// The nodes that might take one more span, with how many of this feed each has, those on their way counted.
+    pub fn may_take(&self, roster: &RosterView, now: Time) -> Vec<(NodeId, usize)> {
+        let open = self.hosts.open(roster, &self.order.spec, self.limits.per_node, now);
+        open.map(|id| (id.clone(), self.share(id))).collect()
+    }
+
+    /// How many spans of this feed a node has, those on their way counted anew.
+    pub fn share(&self, node: &NodeId) -> usize {
+        let there = |span: &&Span| match &span.at {
+            At::Running { on, .. } => on == node,
+            At::Unknown
+            | At::Nowhere
+            | At::Preparing { .. }
+            | At::Starting { .. }
+            | At::Moving { .. }
+            | At::Stopping { .. } => span.at.destination() == Some(node),
+        };
+        self.spans.values().filter(there).count()
+    }
+
     /// The coordinator's order, again or changed.
     pub fn ordered(&mut self, order: &Arc<Maintain>, now: Time) {
         if order.revision <= self.order.revision || self.phase == Phase::Quiesced {

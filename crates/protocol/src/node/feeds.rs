@@ -391,6 +391,11 @@ impl Node {
         self.feeds.roster.get(node).is_some()
     }
 
+    /// The closed set as this node knows it.
+    pub fn roster_view(&self) -> &RosterView {
+        &self.feeds.roster
+    }
+
     /// The maintainers here, for the shell and the simulator's checks.
     pub fn maintainers(&self) -> impl Iterator<Item = (&FeedName, &Maintainer)> {
         self.feeds.maintainers()

@@ -353,3 +353,52 @@ fn the_only_node_that_is_left_is_active_again_and_runs_everything() {
     bench.goes_on("orders");
     assert_eq!((bench.maintainer("orders"), bench.count("orders", "n1")), ("n1", 9));
 }
+
+#[test]
+fn what_was_prepared_for_a_feed_that_is_gone_is_given_up() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.hold(|letter| letter.prepares("n3"));
+    bench.apply("orders", 6);
+    bench.until("a preparation is on its way", |bench| bench.held() > 0);
+    bench.hold_no_more();
+    bench.remove("orders");
+    bench.until("it is gone", |bench| bench.cluster().feeds().next().is_none());
+    // It was overtaken by everything that followed.
+    bench.lift();
+    bench.pass(Millis::secs(1));
+    assert!(bench.tasks("n3") > 0, "nobody tells it that it is not needed");
+    bench.pass(Millis::secs(121));
+    assert_eq!(bench.tasks("n3"), 0);
+}
+
+#[test]
+fn a_late_word_of_a_lease_that_was_over_takes_no_span_from_who_has_it_since() {
+    let mut bench = Bench::new(&["n1", "n2", "n3"]);
+    bench.feed("orders", 6);
+    let maintainer = bench.maintainer("orders");
+    let away = if maintainer == "n3" { "n2" } else { "n3" };
+    // The maintainer hears late that a node was offline, and that it is back.
+    bench.hold(move |letter| letter.announces_roster(maintainer));
+    bench.cut_off(away);
+    let offline =
+        move |bench: &Bench| bench.cluster().node_by_id(away).is_some_and(|node| node.rec.is_offline());
+    bench.until("it is offline", offline);
+    bench.mend_all();
+    bench.until("it is back", move |bench| !offline(bench));
+    bench.pass(Millis::secs(10));
+    bench.lift();
+    bench.goes_on("orders");
+}
+
+#[test]
+fn a_node_whose_lease_was_over_registers_anew_with_a_higher_epoch() {
+    let mut bench = Bench::new(&["n1", "n2"]);
+    let epoch = |bench: &Bench| bench.cluster().node_by_id("n2").map(|node| node.rec.process_epoch);
+    let before = epoch(&bench);
+    bench.lose(|letter| letter.ends() == ("n2", COORDINATOR));
+    let offline = |bench: &Bench| bench.cluster().node_by_id("n2").is_some_and(|node| node.rec.is_offline());
+    bench.until("it is offline", offline);
+    bench.lift();
+    bench.until("it is back", move |bench| !offline(bench));
+    assert!(epoch(&bench) > before, "on the same stream or on another");
+}
