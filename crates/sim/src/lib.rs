@@ -21,6 +21,7 @@ mod process;
 mod rng;
 mod scratch;
 mod store;
+mod stores;
 mod swarm;
 mod trace;
 mod truth;

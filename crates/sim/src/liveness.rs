@@ -308,6 +308,8 @@ fn missing(cluster: &Cluster, ix: ServiceIx, entry: &ServiceEntry, running: usiz
             nodes.count() as i64 - running as i64
         }
         Kind::Service => i64::from(rec.count) - running as i64,
+        // Their own liveness is in `stores`.
+        Kind::Store => 0,
         Kind::Batch => {
             let settled: BTreeSet<Option<u32>> = cluster
                 .instances_of(ix)

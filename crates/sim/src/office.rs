@@ -431,6 +431,7 @@ impl World {
                 Output::Close { conn } => self.close_conn(conn.0, false),
                 Output::Reply { id, result } => self.replied(id.0, result),
                 Output::Event(event) => self.note_event(&event),
+                Output::Backend(order) => self.backend_asked(machine, order),
                 Output::Transact { head, ops } => {
                     self.ask_store(machine, StoreOp::Commit { term, head, ops })
                 }

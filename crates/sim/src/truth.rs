@@ -85,7 +85,11 @@ impl World {
             | Change::Audit(_)
             | Change::AuditGone(_)
             | Change::DrainGone(_)
-            | Change::FeedGone(_) => {}
+            | Change::FeedGone(_)
+            | Change::StoreGroup(_)
+            | Change::StoreGroupGone(_)
+            | Change::Store(_)
+            | Change::StoreGone(_) => {}
         }
     }
 

@@ -7,8 +7,11 @@ use model::{
     NodeEntry, NodeIx, ServiceIx, Then, Time, Txn,
 };
 
-use super::leave::{Class, class_of, class_of_release};
-use crate::scratch;
+use super::{
+    leave::{Class, class_of, class_of_release},
+    stores::unit_of,
+};
+use crate::{scratch, stores::left_code};
 
 /// Deadlines that fall within this of the first of them are acted on together, at the last of them: one
 /// plan sees everything that must go. None is acted on early, and none later than this.
@@ -258,10 +261,11 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
     }
     let forced = is_forced(part) && part.deadline.is_some_and(|deadline| deadline <= now);
     part.deadline_reached |= forced && !facts.paused;
-    let (mut units, mut stateful) = (0, Vec::new());
+    let (mut units, mut stateful, mut stores) = (0, Vec::new(), Vec::new());
     for (id, class) in left(txn, ix, part.options.ignore_system) {
         units += 1;
         stateful.extend((class == Class::Stateful).then_some(id));
+        stores.extend((class == Class::Store).then_some(id));
     }
     let maintainers = txn.maintainer_count(&part.node) as u32;
     let dispatchers = facts.dispatchers_on(ix);
@@ -275,7 +279,9 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
     if done > part.done && dispatchers.is_some() {
         (part.done, part.progress_at) = (done, Some(now));
     }
-    part.blocked = !stateful.is_empty() && !part.options.include_stateful && !part.options.ack_stateful;
+    let unacknowledged = !part.options.include_stateful && !part.options.ack_stateful;
+    part.blocked =
+        (!stateful.is_empty() && unacknowledged) || stores.iter().any(|id| is_blocked_store(txn, *id));
     part.stalled = part.progress_at.is_some_and(|at| now.since(at) >= limits.stall_after);
     let may_stay = !part.options.include_stateful && (part.options.ack_stateful || part.deadline_reached);
     if !feeds_are_gone {
@@ -288,12 +294,30 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
         if up && edge_is_gone(txn, ix, (epoch, part), facts) {
             end(part, Ending::Drained, now);
         }
-    } else if stateful.len() == units as usize && may_stay && edge_is_gone(txn, ix, (epoch, part), facts) {
-        let unit =
-            |instance: &Instance| (format!("instance/{}", txn.instance_name(instance)), Code::VolumeLocal);
-        part.left = stateful.iter().filter_map(|id| txn.instance(*id)).map(unit).collect();
+        return;
+    }
+    // A store's way out is its own record: it goes on after the drain has ended, and no deadline shortens it.
+    let only_stay = stateful.len() + stores.len() == units as usize
+        && (stateful.is_empty() || may_stay)
+        && (stores.is_empty() || part.deadline_reached);
+    if only_stay && edge_is_gone(txn, ix, (epoch, part), facts) {
+        let unit = |instance: &Instance| match class_of(txn, instance) {
+            Class::Store => (unit_of(txn, instance), left_code(txn, instance)),
+            Class::Stateless | Class::Stateful | Class::Batch | Class::System => {
+                (unit_of(txn, instance), Code::VolumeLocal)
+            }
+        };
+        let left = stateful.iter().chain(&stores).filter_map(|id| txn.instance(*id));
+        part.left = left.map(unit).collect();
         end(part, Ending::DrainedExcept, now);
     }
+}
+
+/// Its backend refuses: a person is needed.
+fn is_blocked_store(cluster: &Cluster, id: InstanceId) -> bool {
+    let store = cluster.instance(id).and_then(|instance| cluster.store_of(instance));
+    let trouble = store.and_then(|store| store.trouble.as_ref());
+    trouble.is_some_and(|trouble| trouble.code != Code::BackendUnreachable)
 }
 
 /// The edge leaves when nothing else does; it is told to here. One whose node does not answer is not

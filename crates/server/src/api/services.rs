@@ -125,6 +125,9 @@ pub(super) async fn apply(
     InQuery(NoQuery {}): InQuery<NoQuery>,
     InBody(file): InBody<SpecFile>,
 ) -> Answer<Json<ApplyView>> {
+    if let Some(group) = file.store_group.first() {
+        return Err(ApiFailure::invalid(format!("store group {:?}: not taken by this daemon", group.name)));
+    }
     if file.service.is_empty() && file.feed.is_empty() {
         return Ok(Json(ApplyView { items: Vec::new() }));
     }
@@ -137,7 +140,8 @@ pub(super) async fn carry_out(
     services: Vec<ServiceFile>,
     feeds: Vec<FeedFile>,
 ) -> Answer<Vec<AppliedView>> {
-    let request = Request::Apply { services: checked(&services)?, feeds: checked_feeds(&feeds)? };
+    let request =
+        Request::Apply { services: checked(&services)?, feeds: checked_feeds(&feeds)?, groups: Vec::new() };
     match state.office()?.ask(caller.asks(request)).await?? {
         Told::Applied(applied) => Ok(applied.iter().map(AppliedView::from).collect()),
         Told::Done | Told::Draining(_) => Err(unexpected()),

@@ -290,6 +290,10 @@ impl Tenure {
                     (Some(Waiting::Release(_)), Err(_)) | (None, _) => {}
                 },
                 Output::Event(event) => self.event(event),
+                // Nobody can apply a store group through this daemon; the coordinator gives the call up in time.
+                Output::Backend(order) => {
+                    tracing::error!("no backend for store group {}: {}", order.group, order.call.name());
+                }
                 Output::Transact { head, ops } => self.transact(head, ops),
                 Output::ReadHead => self.read_head(),
                 Output::Resign { why } => return ControlFlow::Break(End::Over(why)),
