@@ -1,8 +1,15 @@
 //! What the tests need beside Rust, installed through the system's package manager where missing.
+//!
+//! The tests start servers of their own, on ports that are free: the programs are wanted, not the services that
+//! packages set up.
 
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use crate::run;
 
@@ -15,7 +22,6 @@ pub fn etcd() -> anyhow::Result<()> {
     installed("etcd", "an etcd 3.4 or newer on the PATH", calls, || works("etcd", "--version"))
 }
 
-/// The server's programs; the tests start servers of their own, the system's is not touched.
 pub fn postgresql() -> anyhow::Result<()> {
     let calls: Installers = [
         ("apt-get", &[&["update", "-q"], &["install", "-y", "-q", "--no-install-recommends", "postgresql"]]),
@@ -24,6 +30,24 @@ pub fn postgresql() -> anyhow::Result<()> {
     ];
     installed("PostgreSQL", "the programs of a PostgreSQL 15 or newer on the PATH", calls, || {
         works("initdb", "--version") || debian_has("initdb")
+    })
+}
+
+/// The server, and `redis-cli`, which the bench compares with.
+pub fn redis() -> anyhow::Result<()> {
+    let calls: Installers = [
+        (
+            "apt-get",
+            &[
+                &["update", "-q"],
+                &["install", "-y", "-q", "--no-install-recommends", "redis-server", "redis-tools"],
+            ],
+        ),
+        ("dnf", &[&["install", "-y", "redis"]]),
+        ("apk", &[&["add", "redis"]]),
+    ];
+    installed("Redis", "redis-server and redis-cli 7 on the PATH", calls, || {
+        works("redis-server", "--version") && works("redis-cli", "--version")
     })
 }
 
@@ -44,6 +68,7 @@ fn installed(
         if !works(program, "--version") {
             continue;
         }
+        let _policy = NoServices::declare(program)?;
         for args in calls {
             run::run(program, args)?;
         }
@@ -52,6 +77,36 @@ fn installed(
         }
     }
     bail!("{what} could not be installed: put {otherwise} and run this again")
+}
+
+/// Debian's packages ask this program before they start a service; 101 means no.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// While it lives, packages of Debian start no services. One who has a policy already keeps it.
+struct NoServices {
+    ours: bool,
+}
+
+impl NoServices {
+    fn declare(manager: &str) -> anyhow::Result<NoServices> {
+        if manager != "apt-get" || Path::new(POLICY).exists() {
+            return Ok(NoServices { ours: false });
+        }
+        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(POLICY);
+        file.and_then(|mut file| file.write_all(b"#!/bin/sh\nexit 101\n"))
+            .with_context(|| format!("cannot write {POLICY}, without which packages start their services"))?;
+        Ok(NoServices { ours: true })
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.ours
+            && let Err(fault) = fs::remove_file(POLICY)
+        {
+            eprintln!("xtask: {POLICY} is left behind, and keeps services from being started: {fault}");
+        }
+    }
 }
 
 /// Debian keeps the server's programs apart from the PATH, one directory per version.

@@ -77,6 +77,7 @@ fn main() -> ExitCode {
 fn test(seeds: u64) -> anyhow::Result<()> {
     install::etcd()?;
     install::postgresql()?;
+    install::redis()?;
     run::step("format", "cargo", &["fmt", "--all", "--check"])?;
     run::step("clippy", "cargo", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     run::heading("tidy");
@@ -93,6 +94,7 @@ fn test(seeds: u64) -> anyhow::Result<()> {
 fn bench(filter: &str) -> anyhow::Result<()> {
     install::etcd()?;
     install::postgresql()?;
+    install::redis()?;
     run::step("build", "cargo", &["build", "--release", "--package", "tidegate"])?;
     run::cargo(&["run", "--release", "--quiet", "--package", "tidegate-bench", "--", filter])
 }
