@@ -3,8 +3,8 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use model::spec::{COUNT_MAX, StoreGroupFile};
 use model::StoreGroupName;
+use model::spec::{COUNT_MAX, StoreGroupFile};
 use protocol::coordinator::{Request, StoreAction};
 use serde::Deserialize;
 use serde_json::Value;
