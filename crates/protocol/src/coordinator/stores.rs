@@ -219,7 +219,8 @@ impl Coordinator {
             stores::is_asked(seen, &call);
         }
         self.stores.last_call += 1;
-        let id = CallId(self.stores.last_call);
+        // An answer that comes late is not taken for one of another term.
+        let id = CallId((self.term.0 << 32) + self.stores.last_call);
         let order = BackendOrder {
             id,
             group: name.clone(),
