@@ -11,6 +11,7 @@ mod drains;
 mod feeds;
 mod observer;
 mod state;
+mod stores;
 mod violation;
 
 pub use drains::uses_a_slot;

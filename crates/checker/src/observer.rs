@@ -166,7 +166,8 @@ impl Observer {
         for (ix, instance) in placed {
             let Some(entry) = after.service(ix).filter(|entry| !entry.rec.removed) else { continue };
             let (service, count, spec) = (entry.rec.name.clone(), entry.rec.count, entry.rec.spec());
-            if spec.kind == Kind::System {
+            // For a store on a draining node another comes first: `stores` looks at those.
+            if matches!(spec.kind, Kind::System | Kind::Store) {
                 continue;
             }
             let surge = spec.update.surge && spec.migrate.surge && !spec.has_slots();

@@ -120,6 +120,8 @@ pub struct Trouble {
     pub next_try: Time,
     /// It was not a failure but a considered no, given before anything was touched.
     pub refusal: bool,
+    /// Only asking was in vain; otherwise what was to be changed, or begun, was not.
+    pub reading: bool,
 }
 
 impl Store {

@@ -172,7 +172,7 @@ impl Plan<'_, '_> {
 
     /// What ended by itself is not wanted back: should its node ever find it running, it is to stop. A
     /// batch instance that is done stays as it is; that is what says so.
-    fn give_up_ended(&mut self) {
+    pub fn give_up_ended(&mut self) {
         let ended = self.unsettled().filter(|instance| {
             instance.is_over() && instance.desired == Desired::Running && !instance.is_complete()
         });

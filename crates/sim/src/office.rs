@@ -1,9 +1,11 @@
 //! Candidates: campaigning, loading, being in office, and losing it without noticing at once.
 
 use checker::Observer;
-use model::{Cluster, Code, InstanceId, Term, Time};
+use model::{BackendAnswer, BackendFailure, Cluster, Code, InstanceId, Term, Time};
 use protocol::{
-    coordinator::{self, Asked, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored},
+    coordinator::{
+        self, Asked, CallId, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored,
+    },
     message::{DownBody, Refusal},
 };
 
@@ -34,6 +36,12 @@ pub enum OfficeInput {
     Campaigned {
         elected: Option<Term>,
         asked_at: u64,
+    },
+    /// How a call to a backend ended.
+    Backend {
+        term: Term,
+        call: CallId,
+        result: Result<BackendAnswer, BackendFailure>,
     },
     Kept {
         term: Term,
@@ -186,6 +194,9 @@ impl World {
             OfficeInput::Up { term, conn, message } if ours(term) => {
                 self.coordinate(machine, Input::Up { conn: ConnId(conn), message });
             }
+            OfficeInput::Backend { term, call, result } if ours(term) => {
+                self.coordinate(machine, Input::Backend { call, result })
+            }
             OfficeInput::Closed { term, conn } if ours(term) => {
                 self.coordinate(machine, Input::Closed { conn: ConnId(conn) });
             }
@@ -195,6 +206,7 @@ impl World {
             | OfficeInput::Stored { .. }
             | OfficeInput::Head { .. }
             | OfficeInput::Up { .. }
+            | OfficeInput::Backend { .. }
             | OfficeInput::Closed { .. } => {}
         }
     }

@@ -73,6 +73,8 @@ impl World {
                     self.check_given_up(&Instance { actual: Actual::Stopped, ..instance });
                 }
             }
+            // What operators expect of those is said of their group.
+            Change::Service(service) if service.spec().kind == model::Kind::Store => {}
             Change::Service(service) => self.check_expected(&service.name, Some(service)),
             Change::ServiceGone(name) => self.check_expected(name, None),
             Change::Node(node) => self.check_intent(node),
@@ -86,10 +88,10 @@ impl World {
             | Change::AuditGone(_)
             | Change::DrainGone(_)
             | Change::FeedGone(_)
-            | Change::StoreGroup(_)
-            | Change::StoreGroupGone(_)
-            | Change::Store(_)
-            | Change::StoreGone(_) => {}
+            | Change::StoreGroupGone(_) => {}
+            Change::StoreGroup(_) | Change::Store(_) | Change::StoreGone(_) => {
+                self.check_store_change(change)
+            }
         }
     }
 

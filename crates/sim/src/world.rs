@@ -14,6 +14,7 @@ use crate::{
     process::ProcessEvent,
     rng::Rng,
     store::SimStore,
+    stores::StoreWorld,
     swarm::Swarm,
     trace::Trace,
     workload::Workload,
@@ -23,6 +24,8 @@ use crate::{
 const DRAINS: u64 = 0xd7a1_0000_0000_0000;
 /// As above, about feeds.
 const FEEDS: u64 = 0xfeed_0000_0000_0000;
+/// As above, about stores.
+const STORES: u64 = 0x5704_e000_0000_0000;
 /// Where the clocks of the machines begin.
 pub const EPOCH: u64 = 1_700_000_000_000;
 /// A seed that takes more steps goes round in circles.
@@ -83,6 +86,13 @@ pub enum Event {
     Recover {
         machine: usize,
     },
+    /// A call reaches a backend.
+    Backend {
+        machine: usize,
+        life: u64,
+        term: Term,
+        order: Box<coordinator::BackendOrder>,
+    },
     Fault,
     Request,
     GiveUpRequest {
@@ -135,6 +145,7 @@ pub struct World {
     pub scratch_settled: BTreeSet<InstanceId>,
     pub workload: Workload,
     pub feeds: FeedWorld,
+    pub stores: StoreWorld,
     /// Faults are over.
     pub calm: bool,
     pub failure: Option<Failure>,
@@ -154,6 +165,7 @@ impl World {
         let mut swarm = Swarm::draw(&mut rng);
         swarm.draw_drains(&mut Rng::new(seed ^ DRAINS));
         swarm.draw_feeds(&mut Rng::new(seed ^ FEEDS));
+        swarm.draw_stores(&mut Rng::new(seed ^ STORES));
         let mut world = World {
             seed,
             now: 0,
@@ -172,6 +184,7 @@ impl World {
             scratch_settled: BTreeSet::new(),
             workload: Workload::default(),
             feeds: FeedWorld::default(),
+            stores: StoreWorld::default(),
             calm: false,
             failure: None,
             done: false,
@@ -230,6 +243,9 @@ impl World {
                 self.store_cut.remove(&machine);
             }
             Event::Recover { machine } => self.set_degraded(machine, None),
+            Event::Backend { machine, life, term, order } => {
+                self.backend_reached(machine, life, term, *order)
+            }
             Event::Fault => self.next_fault(),
             Event::Request => self.next_request(),
             Event::GiveUpRequest { id } => self.give_up_request(id),

@@ -11,7 +11,10 @@ use super::{
     leave::{Class, class_of, class_of_release},
     stores::unit_of,
 };
-use crate::{scratch, stores::left_code};
+use crate::{
+    scratch,
+    stores::{Process, left_code, process_of},
+};
 
 /// Deadlines that fall within this of the first of them are acted on together, at the last of them: one
 /// plan sees everything that must go. None is acted on early, and none later than this.
@@ -214,7 +217,11 @@ fn follow_ending(txn: &mut Txn<'_>, part: &DrainNode) {
 pub(super) fn busy(cluster: &Cluster, of: impl Fn(NodeIx) -> bool) -> u32 {
     let draining = cluster.nodes().filter(|(ix, _)| of(*ix)).filter(|(ix, node)| {
         let included = node.drain.as_ref().is_some_and(|drain| drain.include_stateful);
-        let mut units = remaining(cluster, *ix).map(|(_, class)| class == Class::Stateful && !included);
+        let mut units = remaining(cluster, *ix).map(|(id, class)| match class {
+            Class::Stateful => !included,
+            Class::Store => is_blocked_store(cluster, id),
+            Class::Stateless | Class::Batch | Class::System => false,
+        });
         // The first that is not blocked will do, and nothing left at all is no blocker either.
         let movable = units.next().is_none_or(|blocked| !blocked || units.any(|blocked| !blocked));
         node.is_draining() && (movable || cluster.maintainer_count(&node.rec.id) > 0)
@@ -344,7 +351,16 @@ fn end(part: &mut DrainNode, ending: Ending, now: Time) {
 fn replacements_are_up(cluster: &Cluster, node: NodeIx, part: &DrainNode) -> bool {
     let since = part.started_at.unwrap_or_default();
     let gone = cluster.instances_on(node).filter(|i| i.is_over() && i.ended_at.is_some_and(|at| at >= since));
-    let stateless = gone.filter(|instance| class_of(cluster, instance) == Class::Stateless);
+    let (stores, gone): (Vec<&Instance>, Vec<&Instance>) =
+        gone.partition(|instance| class_of(cluster, instance) == Class::Store);
+    // A store that is still one runs elsewhere.
+    let mut moved = stores.into_iter().filter_map(|instance| cluster.store_of(instance));
+    if moved.any(|store| {
+        store.removed_at.is_none() && !matches!(process_of(cluster, store), Process::Ready { .. })
+    }) {
+        return false;
+    }
+    let stateless = gone.into_iter().filter(|instance| class_of(cluster, instance) == Class::Stateless);
     let services: BTreeSet<ServiceIx> = stateless.map(|instance| instance.service).collect();
     services.into_iter().all(|service| {
         let Some(entry) = cluster.service(service) else { return true };

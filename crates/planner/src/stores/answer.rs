@@ -49,9 +49,12 @@ pub fn take_answer(
     let changes_something = asked.call.changes_something();
     match result {
         Ok(answer) => {
-            store.trouble = None;
-            seen.trouble = None;
-            answered(&mut store, seen, asked, answer, now);
+            // That a question was answered says nothing of what could not be done.
+            let settles = |trouble: &Trouble| trouble.reading || !is_question(&asked.call);
+            store.trouble = store.trouble.filter(|trouble| !settles(trouble));
+            seen.trouble = seen.trouble.take().filter(|trouble| !settles(trouble));
+            let kept = before.trouble.as_ref().or(seen.trouble.as_ref()).cloned();
+            answered(&mut store, seen, asked, answer, kept, now);
         }
         Err(failure) => failed(&mut store, seen, asked, failure, now),
     }
@@ -64,7 +67,19 @@ pub fn take_answer(
     }
 }
 
-fn answered(store: &mut Store, seen: &mut Sighting, asked: &Asked, answer: BackendAnswer, now: Time) {
+/// What only looks. A preflight is the first step of going: what it says counts as done, or as not.
+fn is_question(call: &BackendCall) -> bool {
+    !call.changes_something() && !matches!(call, BackendCall::Preflight { .. })
+}
+
+fn answered(
+    store: &mut Store,
+    seen: &mut Sighting,
+    asked: &Asked,
+    answer: BackendAnswer,
+    before: Option<Trouble>,
+    now: Time,
+) {
     match (&asked.call, answer) {
         (BackendCall::Identify { .. }, BackendAnswer::Identity(identity)) => {
             seen.absent = false;
@@ -94,7 +109,7 @@ fn answered(store: &mut Store, seen: &mut Sighting, asked: &Asked, answer: Backe
             }
         }
         (BackendCall::Preflight { .. }, BackendAnswer::Refused(refusal)) => {
-            let trouble = trouble(store, seen, refusal.code(), refusal.words(), now);
+            let trouble = trouble(before.as_ref(), refusal.code(), refusal.words(), now);
             put_trouble(store, seen, Trouble { refusal: true, ..trouble });
         }
         (BackendCall::EvictLeaders { on: true, .. }, BackendAnswer::Done) => seen.evicted_at = Some(now),
@@ -110,7 +125,7 @@ fn answered(store: &mut Store, seen: &mut Sighting, asked: &Asked, answer: Backe
         (BackendCall::Forget { .. }, BackendAnswer::Done) => seen.moved_at = Some(asked.at),
         (call, answer) => {
             let words = format!("{}: answered with {answer:?}, which is no answer to that", call.name());
-            let trouble = trouble(store, seen, Code::BackendError, words, now);
+            let trouble = trouble(before.as_ref(), Code::BackendError, words, now);
             put_trouble(store, seen, trouble);
         }
     }
@@ -168,17 +183,17 @@ fn failed(store: &mut Store, seen: &mut Sighting, asked: &Asked, failure: Backen
         (_, kind) => kind.code(),
     };
     let words = format!("{}: {}", asked.call.name(), failure.words);
-    let trouble = trouble(store, seen, code, words, now);
-    put_trouble(store, seen, trouble);
+    let before = store.trouble.as_ref().or(seen.trouble.as_ref());
+    let trouble = trouble(before, code, words, now);
+    put_trouble(store, seen, Trouble { reading: is_question(&asked.call), ..trouble });
 }
 
 /// After failures, the next try waits: 1 s, 2 s, 4 s, … up to a minute.
-fn trouble(store: &Store, seen: &Sighting, code: Code, message: String, now: Time) -> Trouble {
-    let before = store.trouble.as_ref().or(seen.trouble.as_ref());
+fn trouble(before: Option<&Trouble>, code: Code, message: String, now: Time) -> Trouble {
     let failures = before.map_or(0, |trouble| trouble.failures) + 1;
     let pause = Millis(BACKOFF_FIRST.0 << (failures - 1).min(10)).min(BACKOFF_MAX);
     let since = before.filter(|trouble| trouble.code == code).map_or(now, |trouble| trouble.since);
-    Trouble { code, message, since, failures, next_try: now + pause, refusal: false }
+    Trouble { code, message, since, failures, next_try: now + pause, refusal: false, reading: false }
 }
 
 fn put_trouble(store: &mut Store, seen: &mut Sighting, trouble: Trouble) {

@@ -13,7 +13,7 @@ use super::{
     process::{self, finds_room, instance_of, is_to_leave, process_of, volume_id},
     select::{rescue_order, selection_order},
 };
-use crate::{Drains, Ids, reconcile::Plan};
+use crate::{Drains, Ids, reconcile::Plan, rollout};
 
 /// Facts that one call writes down for one store before it asks anything: each leads to the next.
 const RECORDS_MAX: usize = 8;
@@ -45,6 +45,7 @@ pub fn plan(
         return Planned::default();
     };
     let mut work = Work { plan: Plan::new(txn, ids, service), group, seen, drains, out: Planned::default() };
+    work.plan.give_up_ended();
     if work.group.destroyed {
         work.forget_removed();
         work.end_if_empty();
@@ -56,6 +57,7 @@ pub fn plan(
     if !work.group.destroyed {
         work.forget_removed();
         work.start_processes();
+        rollout::drop_unused_releases(&mut work.plan);
     }
     let out = work.plan.out;
     Planned {

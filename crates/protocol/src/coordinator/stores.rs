@@ -116,6 +116,11 @@ impl Coordinator {
         let seen = std::mem::take(&mut self.stores.seen);
         let planned = self.change(now, |txn, ids| stores::plan(txn, ids, group, &seen, drains));
         self.stores.seen = seen;
+        if self.cluster.store_group(group.as_str()).is_none() {
+            self.stores.needed.remove(group);
+            self.dirty.insert(service);
+            return;
+        }
         self.dirty.remove(&service);
         let Planned { reasons, waits, calls, wake_at, starved } = planned;
         match starved {
@@ -214,7 +219,8 @@ impl Coordinator {
             stores::is_asked(seen, &call);
         }
         self.stores.last_call += 1;
-        let id = CallId(self.stores.last_call);
+        // An answer that comes late is not taken for one of another term.
+        let id = CallId((self.term.0 << 32) + self.stores.last_call);
         let order = BackendOrder {
             id,
             group: name.clone(),
