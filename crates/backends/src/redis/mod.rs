@@ -6,6 +6,7 @@
 //! *Keeping leaders away* is `cluster-replica-no-failover` on the node: it cannot become a primary, and nothing here
 //! gives slots to a node that has it set. It lasts as long as the process.
 
+mod join;
 mod link;
 mod moves;
 mod offline;
@@ -337,7 +338,14 @@ impl Backend for RedisCluster {
     }
 
     async fn identify(&self, address: &str) -> Result<StoreId, BackendError> {
-        self.bounded("identify", self.config.timeout, link::identify(&self.config, address)).await
+        let call = async {
+            let (link, id) = link::identify(&self.config, address).await?;
+            let session = self.session("identify", self.config.timeout).await?;
+            join::join(&session, &link, &id).await?;
+            Ok(id)
+        };
+        // it may change who is a member: not while slots are on their way
+        self.alone("identify", self.config.timeout * 2, call).await
     }
 
     async fn replicas(&self) -> Result<u64, BackendError> {

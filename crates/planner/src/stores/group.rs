@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Change, Cluster, Code, Offline, OfflineWhy, Reason, Restart, RestartWhy, Service, Store, StoreGroup,
-    StoreGroupName, StoreId, Time, Txn,
+    BackendState, Change, Cluster, Code, Offline, OfflineWhy, Reason, Restart, RestartWhy, Service, Store,
+    StoreGroup, StoreGroupName, StoreId, Time, Txn,
 };
 
 use super::{
@@ -143,7 +143,8 @@ impl Work<'_, '_> {
         }
     }
 
-    /// One that is to be replaced goes once as many as asked for are up without it.
+    /// One that is to be replaced goes once as many as asked for serve without it. A process that runs and that the
+    /// backend does not count on is no replacement.
     fn replaced_may_go(&mut self, wanted: usize) {
         if self.drains == Drains::Paused {
             return;
@@ -151,7 +152,9 @@ impl Work<'_, '_> {
         let stores = self.stores();
         let up = |store: &&Store| {
             let ready = matches!(process_of(self.cluster(), store), Process::Ready { .. });
-            self.is_staying(store) && store.identity.is_some() && ready
+            let state = self.seen.get(&store.id).and_then(|seen| seen.state.as_ref());
+            let serves = matches!(state, Some(BackendState::Serving { .. }));
+            self.is_staying(store) && store.identity.is_some() && ready && serves
         };
         let up = stores.iter().filter(up).count();
         let going: Vec<StoreId> = stores

@@ -34,6 +34,8 @@ pub struct Backend {
     pub wants_forget: bool,
     /// Processes join by themselves when they are ready.
     pub joins: bool,
+    /// Processes know who they are before they have joined.
+    pub knows_strangers: bool,
     /// Every call fails like this.
     pub fails: Option<FailureKind>,
     /// Calls of this name fail like this.
@@ -53,6 +55,7 @@ impl Backend {
             data_pace: 10,
             wants_forget: false,
             joins: true,
+            knows_strangers: false,
             fails: None,
             fails_at: None,
             refuses: None,
@@ -138,6 +141,9 @@ impl Backend {
                 let there = |member: &Member| member.address == *address && member.stage != Stage::Removed;
                 match self.members.iter().find(|(_, member)| there(member)) {
                     Some((name, _)) => Ok(BackendAnswer::Identity(format!("id-{name}"))),
+                    None if self.knows_strangers => {
+                        Ok(BackendAnswer::Identity(format!("id-stranger-{address}")))
+                    }
                     None => fail(FailureKind::NotFound),
                 }
             }

@@ -26,6 +26,19 @@ fn a_store_on_a_local_volume_is_replaced_first_then_leaves_in_two_steps() {
 }
 
 #[test]
+fn a_process_that_its_backend_does_not_count_on_replaces_nobody() {
+    let mut bench = Bench::with_stores(3);
+    (bench.backend.joins, bench.backend.knows_strangers) = (false, true);
+    bench.office.drain(&["n1"]).unwrap();
+    bench.until("its process runs", |bench| {
+        bench.names().len() == 4 && bench.store("kv-3").identity.is_some()
+    });
+    bench.seconds(30);
+    assert!(bench.offline().is_empty());
+    assert_eq!(bench.waits("kv-0"), "replicas_not_enough");
+}
+
+#[test]
 fn a_store_on_a_movable_volume_restarts_elsewhere_gracefully() {
     let mut bench = Bench::movable(3);
     let epoch = bench.office.drain(&["n1"]).unwrap();
