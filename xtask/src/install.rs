@@ -51,6 +51,53 @@ pub fn redis() -> anyhow::Result<()> {
     })
 }
 
+/// Go's registry has PD; its tags are no valid versions there. This is v8.5.5.
+const PD: &str = "github.com/tikv/pd/cmd/pd-server@9c9a8c8a2568";
+/// What that PD says it needs.
+const PD_NEEDS_GO: [u32; 3] = [1, 25, 5];
+
+/// A PD server in the target folder, once. Where it cannot be had the tests that need it say so, and pass.
+pub fn pd() {
+    let tools = run::target().join("tools");
+    if tools.join("pd-server").exists() || works("pd-server", "-V") {
+        return;
+    }
+    if let Err(reason) = build_pd(&tools) {
+        println!(
+            "\n!! PD IS NOT TESTED: there is no pd-server, and it cannot be installed:\n!! {reason:#}\n"
+        );
+    }
+}
+
+fn build_pd(tools: &Path) -> anyhow::Result<()> {
+    let version = Command::new("go").args(["env", "GOVERSION"]).output().context("Go is not installed")?;
+    let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
+    let numbers = numbers(version.trim_start_matches("go"));
+    if numbers < PD_NEEDS_GO {
+        bail!("Go is too old: {version}, and {PD_NEEDS_GO:?} is needed");
+    }
+    println!("pd-server is not installed; building it with {version}, which takes minutes");
+    let built = Command::new("go")
+        .args(["install", "-tags", "without_dashboard", PD])
+        .current_dir(run::root())
+        .env("GOBIN", tools)
+        .env("CGO_ENABLED", "0")
+        .env("GOTOOLCHAIN", "local")
+        .output()
+        .context("cannot run go")?;
+    if !built.status.success() {
+        bail!("go install {PD}: {}", String::from_utf8_lossy(&built.stderr).trim());
+    }
+    Ok(())
+}
+
+/// `1.26.8` as numbers; what is missing or no number counts as zero.
+fn numbers(version: &str) -> [u32; 3] {
+    let digits = |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>();
+    let mut parts = version.split('.').map(|part| digits(part).parse().unwrap_or(0));
+    [(); 3].map(|()| parts.next().unwrap_or(0))
+}
+
 /// Per package manager, its calls.
 type Installers<'a> = [(&'a str, &'a [&'a [&'a str]]); 3];
 

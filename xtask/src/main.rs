@@ -33,6 +33,8 @@ enum Task {
     /// requests_failed_while_nodes_drain, coordinator_killed_until_drain_goes_on. Named alone they skip the
     /// million instances of the others.
     ///
+    /// With real Redis nodes, beside redis-cli: redis_slots_over_redis_cli.
+    ///
     /// Absolute times are those of this machine and of what else it does: its load is printed beside them.
     /// What real daemons write goes to a directory below TMPDIR; in /dev/shm the disk is out of the figure.
     Bench {
@@ -78,6 +80,7 @@ fn test(seeds: u64) -> anyhow::Result<()> {
     install::etcd()?;
     install::postgresql()?;
     install::redis()?;
+    install::pd();
     run::step("format", "cargo", &["fmt", "--all", "--check"])?;
     run::step("clippy", "cargo", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     run::heading("tidy");

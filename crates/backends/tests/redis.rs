@@ -5,12 +5,13 @@ mod data;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use backends::testing::keys::{self, assert_all_there, fill, key, owners};
 use backends::testing::{RedisNodes, wait_for};
 use backends::{
     Backend, BackendError, Endpoint, Memo, Moving, Preflight, RedisCluster, RedisConfig, Refusal, Role,
     StoreId, StoreState,
 };
-use data::{Writer, assert_all_there, fill, key, owners};
+use data::Writer;
 use tokio::time::timeout;
 
 const LONG: Duration = Duration::from_secs(180);
@@ -136,8 +137,8 @@ async fn a_removal_dropped_at_many_points_goes_on_where_it_stopped() {
 async fn leave_slots_half_moved(nodes: &RedisNodes) -> Vec<u16> {
     let (from, to) = (nodes.id(3).await.0, nodes.id(0).await.0);
     let mut keys: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-    for n in (0..data::KEYS).filter(|n| data::slot(&key(*n)) >= 12_288) {
-        keys.entry(data::slot(&key(n))).or_default().push(n);
+    for n in (0..keys::KEYS).filter(|n| keys::slot(&key(*n)) >= 12_288) {
+        keys.entry(keys::slot(&key(n))).or_default().push(n);
     }
     // the last one is a plain value, which can be changed at one side
     let full = keys.into_iter().filter(|(_, keys)| keys.len() > 1 && keys[0] % 10 == 9);

@@ -8,6 +8,7 @@ mod office;
 mod placing;
 mod real;
 mod report;
+mod slots;
 mod stores;
 
 use report::Report;
@@ -17,6 +18,10 @@ fn main() -> anyhow::Result<()> {
     let mut report = Report::new(filter);
     real::run(&mut report)?;
     if report.names_only(&real::NAMES) {
+        return report.finish();
+    }
+    if report.names_only(&slots::NAMES) {
+        slots::run(&mut report)?;
         return report.finish();
     }
     // First: what is in memory already is not counted twice.
@@ -30,5 +35,6 @@ fn main() -> anyhow::Result<()> {
     office::idle(&mut report, cluster);
     draining::run(&mut report);
     feeds::run(&mut report)?;
+    slots::run(&mut report)?;
     report.finish()
 }

@@ -144,7 +144,10 @@ async fn limit(call: &Call<'_>, number: u64) -> Result<Option<Limit>, BackendErr
 }
 
 async fn right_cluster(call: &Call<'_>, expected: u64) -> Result<(), BackendError> {
-    let found = leadership::cluster(call).await?;
+    same_cluster(call, expected, leadership::cluster(call).await?)
+}
+
+fn same_cluster(call: &Call<'_>, expected: u64, found: u64) -> Result<(), BackendError> {
     if found == expected {
         return Ok(());
     }
@@ -189,7 +192,7 @@ impl Pd {
         let tenure = leadership::tenure(&call).await?;
         let settled = self.watch.seen_for(tenure) >= self.config.settle;
         if let Some(before) = &removal {
-            right_cluster(&call, before.cluster).await?;
+            same_cluster(&call, before.cluster, tenure.cluster)?;
         }
         let Some(found) = find(&call, number).await? else {
             return Ok(if removal.is_some() { StoreState::Removed } else { StoreState::Unknown });

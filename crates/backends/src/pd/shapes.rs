@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// PD tells region sizes in these.
 pub const MIB: u64 = 1 << 20;
@@ -11,8 +11,18 @@ pub const MIB: u64 = 1 << 20;
 const ENGINE: &str = "engine";
 const TIFLASH: &str = "tiflash";
 
+/// Go writes lists and maps that were never made as `null`.
+fn null_is_empty<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 #[derive(Debug, Deserialize)]
 pub struct Stores {
+    #[serde(deserialize_with = "null_is_empty")]
     pub stores: Vec<Store>,
 }
 
@@ -33,7 +43,7 @@ pub struct Meta {
     pub node_state: u8,
     /// As `state`, or `Disconnected` or `Down`: what PD makes of a store's silence.
     pub state_name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub labels: Vec<Label>,
 }
 
@@ -149,7 +159,7 @@ pub struct Schedule {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct EvictLeader {
-    #[serde(default)]
+    #[serde(deserialize_with = "null_is_empty")]
     pub store_id_ranges: BTreeMap<String, serde::de::IgnoredAny>,
 }
 
@@ -188,6 +198,16 @@ mod tests {
         for rubbish in ["", "TiB", "5", "5 GB", "1.2.3GiB"] {
             assert!(read(rubbish).is_err(), "{rubbish}");
         }
+    }
+
+    #[test]
+    fn what_go_never_made_is_empty_and_what_is_missing_is_no_answer() {
+        let empty: EvictLeader =
+            serde_json::from_str(r#"{"store-id-ranges":null,"batch":3}"#).expect("a list");
+        assert!(empty.store_id_ranges.is_empty());
+        let none: Stores = serde_json::from_str(r#"{"count":0,"stores":null}"#).expect("a list");
+        assert!(none.stores.is_empty());
+        assert!(serde_json::from_str::<Stores>("{}").is_err());
     }
 
     #[test]

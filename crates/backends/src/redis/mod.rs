@@ -10,7 +10,7 @@ mod join;
 mod link;
 mod moves;
 mod offline;
-mod slots;
+pub(crate) mod slots;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};

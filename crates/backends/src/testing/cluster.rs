@@ -1,72 +1,20 @@
 //! A real Redis Cluster on loopback.
-//!
-//! Each node runs under a small shell that kills it when the [`RedisNodes`] are dropped, and also when the test
-//! process itself ends without dropping them: the shell's input ends then, too.
 
 use std::fs;
-use std::future::Future;
-use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use crate::contract::StoreId;
 use crate::redis::RedisConfig;
 use crate::secret::Endpoint;
-
-/// How long a test waits for something that must happen. Generous: machines are slow and shared.
-pub const PATIENCE: Duration = Duration::from_secs(180);
-
-const POLL: Duration = Duration::from_millis(20);
+use crate::testing::process::{PATIENCE, POLL, Running, wait_for};
 
 /// Ports are picked by binding and letting go, so somebody else may grab one in between.
 const START_TRIES: usize = 5;
-
-/// `$0` is the node's directory, the rest is the command. Prints the pid and waits for a line, or the end of its
-/// input; then kills. Without a line nobody is left who removes the directory.
-const SUPERVISOR: &str = r#"
-"$@" >>"$0/log" 2>&1 </dev/null &
-echo $!
-read -r keep
-kill -9 $!
-wait $!
-[ -n "$keep" ] || { rm -rf "$0"; rmdir "$(dirname "$0")"; }
-"#;
-
-/// Waits until `condition` gives something.
-///
-/// # Panics
-/// When [`PATIENCE`] is over.
-pub async fn wait_for<T, F: Future<Output = Option<T>>>(what: &str, mut condition: impl FnMut() -> F) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(value) = condition().await {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}");
-        sleep(POLL).await;
-    }
-}
-
-struct Running {
-    supervisor: Child,
-    pid: Pid,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(mut orders) = self.supervisor.stdin.take() {
-            let _gone_already = orders.write_all(b"keep\n");
-        }
-        let _gone = self.supervisor.wait();
-    }
-}
 
 /// Nodes of one cluster, each with its own directory; all are gone when this is dropped.
 pub struct RedisNodes {
@@ -116,34 +64,23 @@ impl RedisNodes {
     pub fn launch(&mut self, node: usize) {
         let directory = self.directory.path().join(format!("n{node}"));
         fs::create_dir_all(&directory).expect("a directory");
-        let mut command = Command::new("sh");
-        command.args(["-c", SUPERVISOR]).arg(&directory).arg("redis-server");
-        command
-            .args(["--port", &self.ports[node].to_string(), "--bind", "127.0.0.1", "--dir"])
-            .arg(&directory);
-        command.args(["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port"]);
-        command.args([
-            &self.buses[node].to_string(),
-            "--cluster-node-timeout",
-            "5000",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
+        let (port, bus) = (self.ports[node].to_string(), self.buses[node].to_string());
+        let place = directory.display().to_string();
+        let mut argv = vec!["redis-server", "--port", &port, "--bind", "127.0.0.1", "--dir", &place];
+        argv.extend([
+            "--cluster-enabled",
+            "yes",
+            "--cluster-config-file",
+            "nodes.conf",
+            "--cluster-port",
+            &bus,
         ]);
-        command.args(["--repl-diskless-sync-delay", "0", "--cluster-require-full-coverage", "no"]);
+        argv.extend(["--cluster-node-timeout", "5000", "--save", "", "--appendonly", "no"]);
+        argv.extend(["--repl-diskless-sync-delay", "0", "--cluster-require-full-coverage", "no"]);
         if let Some(password) = &self.password {
-            command.args(["--requirepass", password, "--masterauth", password]);
+            argv.extend(["--requirepass", password, "--masterauth", password]);
         }
-        // out of the terminal's group: an interrupt must reach it through its input only
-        let spawned =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
-        let mut supervisor = spawned.spawn().expect("a shell");
-        let mut line = String::new();
-        let output = supervisor.stdout.take().expect("piped");
-        BufReader::new(output).read_line(&mut line).expect("the shell says the pid");
-        let pid = line.trim().parse().ok().and_then(Pid::from_raw).expect("a pid");
-        self.running[node] = Some(Running { supervisor, pid });
+        self.running[node] = Some(Running::start(&directory, &argv));
     }
 
     async fn all_answer(&self) -> bool {
@@ -270,8 +207,7 @@ impl RedisNodes {
     }
 
     fn signal(&self, node: usize, signal: Signal) {
-        let running = self.running[node].as_ref().expect("the node runs");
-        kill_process(running.pid, signal).expect("it is our process, not yet waited for");
+        self.running[node].as_ref().expect("the node runs").signal(signal);
     }
 
     /// SIGKILL; returns when it is gone.

@@ -1,5 +1,10 @@
 //! The real things on loopback, for the tests and benches of any crate.
 
 mod cluster;
+pub mod keys;
+mod pd;
+mod process;
 
-pub use cluster::{PATIENCE, RedisNodes, wait_for};
+pub use cluster::RedisNodes;
+pub use pd::PdServer;
+pub use process::{PATIENCE, wait_for};

@@ -34,7 +34,7 @@ pub fn run(report: &mut Report) -> anyhow::Result<()> {
 }
 
 /// In the middle of what was measured.
-fn median(values: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,0 +1,78 @@
+//! A real PD on loopback, where there is one.
+
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use crate::contract::Backend;
+use crate::pd::{Pd, PdConfig};
+use crate::secret::Endpoint;
+use crate::testing::process::{PATIENCE, Running};
+
+/// Ports are picked by binding and letting go, so somebody else may grab one in between.
+const START_TRIES: usize = 5;
+
+/// Where `cargo xtask test` puts it, or on the PATH.
+fn binary() -> Option<PathBuf> {
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let target = env::var_os("CARGO_TARGET_DIR").map_or(checkout, PathBuf::from);
+    let path = env::var_os("PATH").unwrap_or_default();
+    let places = [target.join("tools")].into_iter().chain(env::split_paths(&path));
+    places.map(|place| place.join("pd-server")).find(|program| program.is_file())
+}
+
+pub struct PdServer {
+    _running: Running,
+    directory: tempfile::TempDir,
+    url: String,
+}
+
+impl PdServer {
+    /// `None`, and a word on stderr that no test's capture hides, where there is no PD.
+    ///
+    /// # Panics
+    /// When it is there and does not start.
+    pub async fn start() -> Option<PdServer> {
+        let Some(program) = binary() else {
+            let _unheard = writeln!(
+                std::io::stderr(),
+                "SKIPPED, no pd-server is here: what needs a real PD is not tested (cargo xtask test says why)"
+            );
+            return None;
+        };
+        for _try in 0..START_TRIES {
+            let server = PdServer::launch(&program);
+            let patient = PdConfig { timeout: PATIENCE / 30, ..server.config() };
+            let deadline = tokio::time::Instant::now() + PATIENCE / 6;
+            let backend = Pd::new(patient);
+            while tokio::time::Instant::now() < deadline {
+                if backend.replicas().await.is_ok() {
+                    return Some(server);
+                }
+                tokio::time::sleep(crate::testing::process::POLL).await;
+            }
+            let log = fs::read_to_string(server.directory.path().join("pd/log")).unwrap_or_default();
+            let _unheard = writeln!(std::io::stderr(), "PD did not start:\n{log}");
+        }
+        panic!("PD did not start");
+    }
+
+    fn launch(program: &Path) -> PdServer {
+        let directory = tempfile::Builder::new().prefix("tidegate-pd-").tempdir().expect("a directory");
+        let place = directory.path().join("pd");
+        fs::create_dir(&place).expect("a directory");
+        let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let [url, peers] =
+            sockets.map(|socket| format!("http://{}", socket.local_addr().expect("a bound socket")));
+        let (program, data) = (program.display().to_string(), place.join("data").display().to_string());
+        let argv =
+            [&program, "--name", "pd", "--data-dir", &data, "--client-urls", &url, "--peer-urls", &peers];
+        PdServer { _running: Running::start(&place, &argv), directory, url }
+    }
+
+    pub fn config(&self) -> PdConfig {
+        PdConfig { timeout: PATIENCE / 3, ..PdConfig::new([Endpoint::new(self.url.clone())]) }
+    }
+}
