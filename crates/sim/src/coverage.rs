@@ -92,6 +92,17 @@ pub const EXPECTED: &[&str] = &[
     "volume attached",
     "volume home offline",
     "withdrawn edge came back",
+    "backend answer lost",
+    "backend call failed",
+    "backend meddled with",
+    "store began to leave",
+    "store group applied",
+    "store group destroyed",
+    "store group scaled",
+    "store removed",
+    "store rescued",
+    "store restarted, or that was cancelled",
+    "volume destroyed",
 ];
 
 /// Seen in one of several hundred seeds: worth counting, not to be relied on.
