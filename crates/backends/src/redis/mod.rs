@@ -165,7 +165,9 @@ impl RedisCluster {
             return Ok(Preflight::Refused { refusal: Refusal::Backend { words } });
         }
         let slots = survey.slots_of(store);
-        if !slots.is_empty() {
+        // A replica that takes over has the data already, and there are as many primaries as before.
+        let succeeds = !slots.is_empty() && successor(&session, store).await.is_ok();
+        if !slots.is_empty() && !succeeds {
             let others = offline::takers(&session, store).await?;
             let left = others.len() as u64;
             let refusal = match left {
@@ -398,7 +400,7 @@ impl Backend for RedisCluster {
             let deadline = Instant::now() + within;
             Before::read(memo, "begin offline")?;
             let session = self.session("begin offline", within).await?;
-            offline::begin(session, store, deadline).await
+            offline::begin(session, store, self.config.primaries_min, deadline).await
         };
         self.alone("begin offline", within, call).await
     }

@@ -185,13 +185,16 @@ fn refusal_of(refusal: Refusal) -> BackendRefusal {
 }
 
 fn failure(error: BackendError) -> BackendFailure {
-    let kind = match error {
-        BackendError::Unreachable { .. } => FailureKind::Unreachable,
-        BackendError::Refused { .. } => FailureKind::Refused,
-        BackendError::NotFound { .. } => FailureKind::NotFound,
-        BackendError::NotPossible { .. } => FailureKind::NotPossible,
+    let (kind, operation) = match error {
+        BackendError::Unreachable { operation, .. } => (FailureKind::Unreachable, operation),
+        BackendError::Refused { operation, .. } => (FailureKind::Refused, operation),
+        BackendError::NotFound { operation, .. } => (FailureKind::NotFound, operation),
+        BackendError::NotPossible { operation, .. } => (FailureKind::NotPossible, operation),
     };
-    BackendFailure { kind, words: error.to_string() }
+    // Which call it was, the coordinator says itself.
+    let words = error.to_string();
+    let words = words.strip_prefix(operation).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&words);
+    BackendFailure { kind, words: words.to_owned() }
 }
 
 #[cfg(test)]

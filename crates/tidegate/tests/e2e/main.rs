@@ -26,3 +26,4 @@ mod placing;
 mod rollout;
 mod scratch_data;
 mod services;
+mod stores;
