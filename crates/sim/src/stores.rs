@@ -444,10 +444,13 @@ impl World {
         if before.as_ref().is_some_and(|before| before.restart.is_some()) && store.restart.is_none() {
             self.cover.hit("store restarted, or that was cancelled");
         }
-        if stopped(store).is_none() || before.as_ref().and_then(stopped).is_some() {
+        // What never joined takes nothing from anybody.
+        if stopped(store).is_none() || before.as_ref().and_then(stopped).is_some() || store.identity.is_none()
+        {
             return;
         }
-        let others = self.mirror.stores_of(store.group.as_str()).filter(|other| other.id != store.id);
+        let others = self.mirror.stores_of(store.group.as_str());
+        let others = others.filter(|other| other.id != store.id && other.identity.is_some());
         let down = others.filter(|other| stopped(other).is_some()).map(|other| other.id.clone()).next();
         if let Some(other) = down {
             self.fail(16, format!("{} and {other} restart at the same time", store.id));

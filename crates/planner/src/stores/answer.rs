@@ -82,7 +82,7 @@ fn answered(
 ) {
     match (&asked.call, answer) {
         (BackendCall::Identify { .. }, BackendAnswer::Identity(identity)) => {
-            seen.absent = false;
+            (seen.absent, seen.identified_at) = (false, Some(now));
             if store.identity.as_ref() != Some(&identity) {
                 (store.identity, seen.state) = (Some(identity), None);
             }
