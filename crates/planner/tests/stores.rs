@@ -11,8 +11,8 @@ use model::{
     Store, StoreGroup, StoreGroupName, StoreGroupSpec, StoreId, Time, Trouble, spec::StoreGroupFile,
 };
 use planner::stores::{
-    Evictors, Moved, OffliningReason, Process, Sighting, Situation, Step, next, offlining, rescue_order,
-    selection_order,
+    Evictors, Moved, OffliningReason, Process, Sighting, Situation, Step, Wait, next, offlining,
+    rescue_order, selection_order,
 };
 
 const NOW: Time = Time(1_000_000);
@@ -177,6 +177,41 @@ fn it_begins_when_leaders_are_surely_away_or_their_time_is_over() {
     let mut in_vain = store.clone();
     in_vain.removal.as_mut().unwrap().skip_eviction = true;
     assert_eq!(told(&decide(&in_vain, &saw(&in_vain, serving(9))), &in_vain), "record removal");
+}
+
+#[test]
+fn of_two_that_passed_the_preflight_one_begins_and_the_other_asks_again() {
+    let store = Store { removal: removal(false, false), evictor: evictor(), ..leaving() };
+    let seen = Sighting { evicted_at: Some(NOW), ..saw(&store, serving(0)) };
+    let held = |code: Code| {
+        let held_up = Some(Wait::new(code, "another first"));
+        let (spec, process) = (spec(), ready(OLD));
+        let (alone, hurried, destroyed) = (false, false, false);
+        let store = &store;
+        told(
+            &next(&Situation {
+                store,
+                seen: &seen,
+                spec: &spec,
+                process,
+                held_up,
+                alone,
+                hurried,
+                destroyed,
+                now: NOW,
+            }),
+            store,
+        )
+    };
+    assert_eq!(held(Code::MaxParallel), "record removal");
+    assert_eq!(held(Code::StoreUnavailable), "wait store_unavailable");
+}
+
+#[test]
+fn a_backend_that_contradicts_itself_is_not_asked_without_end() {
+    let store = joined();
+    let seen = Sighting { identified_at: Some(NOW), ..saw(&store, BackendState::Unknown) };
+    assert_eq!(told(&decide(&store, &seen), &store), "wait store_not_joined");
 }
 
 #[test]

@@ -7,8 +7,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    BackendAnswer, BackendCall, BackendFailure, BackendRefusal, BackendSpec, BackendState, Change, Code,
-    Count, FailureKind, Kind, Millis, ServiceSpec, Store, StoreGroupName, StoreGroupSpec, Term,
+    BackendAnswer, BackendCall, BackendFailure, BackendRefusal, BackendSpec, BackendState, Code, Count,
+    FailureKind, Kind, Millis, ServiceSpec, Store, StoreGroup, StoreGroupName, StoreGroupSpec, StoreId, Term,
     spec::{Disk, Migrate, Signal, Stop, Update, VolumeSpec},
 };
 use protocol::{
@@ -399,39 +399,30 @@ impl World {
         }
     }
 
-    /// A change of a store's record is committed.
-    pub fn check_store_change(&mut self, change: &Change) {
-        match change {
-            Change::Store(store) => self.check_store(store),
-            Change::StoreGone(id) => {
-                let Some(store) = self.mirror.store(id.as_str()).cloned() else { return };
-                let destroyed =
-                    self.mirror.store_group(store.group.as_str()).is_none_or(|group| group.destroyed);
-                // One that never joined may be removed and gone in one transaction.
-                if store.removed_at.is_none() && store.identity.is_some() && !destroyed {
-                    self.fail(16, format!("{id} is gone, and its backend never said that it was removed"));
-                }
-                if let (Some(identity), Some(group), false) =
-                    (&store.identity, group_of(store.group.as_str()), destroyed)
-                {
-                    let member =
-                        ordinal_of(identity).and_then(|at| self.stores.backends.get(group)?.members.get(&at));
-                    if member.is_some_and(|member| member.stage != Stage::Removed) {
-                        self.fail(16, format!("{id} is gone, and its backend still has it"));
-                    }
-                }
-            }
-            Change::StoreGroup(group) => {
-                let before = self.mirror.store_group(group.name.as_str()).map(|before| before.next_ordinal);
-                if before.is_some_and(|before| before > group.next_ordinal) {
-                    self.fail(16, format!("ordinals of {} are used again", group.name));
-                }
-            }
-            _ => {}
+    pub fn check_store_gone(&mut self, id: &StoreId) {
+        let Some(store) = self.mirror.store(id.as_str()).cloned() else { return };
+        let destroyed = self.mirror.store_group(store.group.as_str()).is_none_or(|group| group.destroyed);
+        // One that never joined may be removed and gone in one transaction.
+        let Some(identity) = store.identity.as_ref().filter(|_| !destroyed) else { return };
+        if store.removed_at.is_none() {
+            self.fail(16, format!("{id} is gone, and its backend never said that it was removed"));
+        }
+        let backend = group_of(store.group.as_str()).and_then(|group| self.stores.backends.get(group));
+        let member = ordinal_of(identity).and_then(|ordinal| backend?.members.get(&ordinal));
+        if member.is_some_and(|member| member.stage != Stage::Removed) {
+            self.fail(16, format!("{id} is gone, and its backend still has it"));
         }
     }
 
-    fn check_store(&mut self, store: &Store) {
+    pub fn check_store_group(&mut self, group: &StoreGroup) {
+        let before = self.mirror.store_group(group.name.as_str());
+        if before.is_some_and(|before| before.next_ordinal > group.next_ordinal) {
+            self.fail(16, format!("ordinals of {} are used again", group.name));
+        }
+    }
+
+    /// A change of a store's record is committed.
+    pub fn check_store(&mut self, store: &Store) {
         let before = self.mirror.store(store.id.as_str()).cloned();
         let stopped = |store: &Store| store.restart.as_ref().and_then(|restart| restart.stopped_at);
         if store.removed_at.is_some() && before.as_ref().is_some_and(|before| before.removed_at.is_none()) {
@@ -444,10 +435,13 @@ impl World {
         if before.as_ref().is_some_and(|before| before.restart.is_some()) && store.restart.is_none() {
             self.cover.hit("store restarted, or that was cancelled");
         }
-        if stopped(store).is_none() || before.as_ref().and_then(stopped).is_some() {
+        // What never joined takes nothing from anybody.
+        if stopped(store).is_none() || before.as_ref().and_then(stopped).is_some() || store.identity.is_none()
+        {
             return;
         }
-        let others = self.mirror.stores_of(store.group.as_str()).filter(|other| other.id != store.id);
+        let others = self.mirror.stores_of(store.group.as_str());
+        let others = others.filter(|other| other.id != store.id && other.identity.is_some());
         let down = others.filter(|other| stopped(other).is_some()).map(|other| other.id.clone()).next();
         if let Some(other) = down {
             self.fail(16, format!("{} and {other} restart at the same time", store.id));

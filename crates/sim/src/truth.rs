@@ -89,9 +89,9 @@ impl World {
             | Change::DrainGone(_)
             | Change::FeedGone(_)
             | Change::StoreGroupGone(_) => {}
-            Change::StoreGroup(_) | Change::Store(_) | Change::StoreGone(_) => {
-                self.check_store_change(change)
-            }
+            Change::StoreGroup(group) => self.check_store_group(group),
+            Change::Store(store) => self.check_store(store),
+            Change::StoreGone(id) => self.check_store_gone(id),
         }
     }
 

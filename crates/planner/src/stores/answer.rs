@@ -82,7 +82,7 @@ fn answered(
 ) {
     match (&asked.call, answer) {
         (BackendCall::Identify { .. }, BackendAnswer::Identity(identity)) => {
-            (seen.absent, seen.moved_at) = (false, Some(asked.at));
+            (seen.absent, seen.identified_at) = (false, Some(now));
             if store.identity.as_ref() != Some(&identity) {
                 (store.identity, seen.state) = (Some(identity), None);
             }
@@ -149,43 +149,71 @@ fn not_evicting(store: &mut Store, seen: &mut Sighting) {
 }
 
 fn failed(store: &mut Store, seen: &mut Sighting, asked: &Asked, failure: BackendFailure, now: Time) {
-    match (&asked.call, failure.kind) {
-        (_, FailureKind::NotMade) => return,
-        // Where there is no such store nothing keeps leaders from it either.
-        (BackendCall::EvictLeaders { on: false, .. }, FailureKind::NotFound) => {
-            store.trouble = None;
-            return not_evicting(store, seen);
-        }
-        (BackendCall::State { removal, .. }, FailureKind::NotFound) => {
-            return looked(seen, asked.at, removal.is_some(), BackendState::Unknown, now);
-        }
-        (BackendCall::Identify { .. }, FailureKind::NotFound) => seen.absent = true,
-        // They go with the data.
-        (BackendCall::EvictLeaders { on: true, .. }, FailureKind::NotPossible)
-            if store.offline.is_some() && store.removal.is_some() =>
-        {
-            if let Some(removal) = &mut store.removal {
-                removal.skip_eviction = true;
-            }
-            store.trouble = None;
-            return;
-        }
-        (
-            BackendCall::BeginOffline { .. } | BackendCall::CancelOffline { .. } | BackendCall::Forget { .. },
-            _,
-        ) => {
-            (seen.moved_at, seen.complete) = (Some(asked.at), None);
-        }
-        (_, _) => {}
+    if failure.kind == FailureKind::NotMade || is_settled_by(store, seen, asked, failure.kind, now) {
+        return;
     }
-    let code = match (&asked.call, failure.kind) {
-        (BackendCall::Identify { .. }, FailureKind::NotFound) => Code::StoreNotJoined,
-        (_, kind) => kind.code(),
+    let not_found = failure.kind == FailureKind::NotFound;
+    let code = match &asked.call {
+        BackendCall::Identify { .. } if not_found => {
+            seen.absent = true;
+            Code::StoreNotJoined
+        }
+        BackendCall::BeginOffline { .. } | BackendCall::CancelOffline { .. } | BackendCall::Forget { .. } => {
+            (seen.moved_at, seen.complete) = (Some(asked.at), None);
+            failure.kind.code()
+        }
+        BackendCall::Replicas
+        | BackendCall::Members
+        | BackendCall::Identify { .. }
+        | BackendCall::State { .. }
+        | BackendCall::Evictors { .. }
+        | BackendCall::Preflight { .. }
+        | BackendCall::EvictLeaders { .. } => failure.kind.code(),
     };
     let words = format!("{}: {}", asked.call.name(), failure.words);
     let before = store.trouble.as_ref().or(seen.trouble.as_ref());
     let trouble = trouble(before, code, words, now);
     put_trouble(store, seen, Trouble { reading: is_question(&asked.call), ..trouble });
+}
+
+/// Some failures say what was to be known.
+fn is_settled_by(
+    store: &mut Store,
+    seen: &mut Sighting,
+    asked: &Asked,
+    kind: FailureKind,
+    now: Time,
+) -> bool {
+    let (not_found, not_possible) = (kind == FailureKind::NotFound, kind == FailureKind::NotPossible);
+    match &asked.call {
+        // Where there is no such store nothing keeps leaders from it either.
+        BackendCall::EvictLeaders { on: false, .. } if not_found => {
+            store.trouble = None;
+            not_evicting(store, seen);
+            true
+        }
+        BackendCall::State { removal, .. } if not_found => {
+            looked(seen, asked.at, removal.is_some(), BackendState::Unknown, now);
+            true
+        }
+        // They go with the data.
+        BackendCall::EvictLeaders { on: true, .. } if not_possible && store.offline.is_some() => {
+            let Some(removal) = &mut store.removal else { return false };
+            removal.skip_eviction = true;
+            store.trouble = None;
+            true
+        }
+        BackendCall::Replicas
+        | BackendCall::Members
+        | BackendCall::Identify { .. }
+        | BackendCall::State { .. }
+        | BackendCall::Evictors { .. }
+        | BackendCall::Preflight { .. }
+        | BackendCall::EvictLeaders { .. }
+        | BackendCall::BeginOffline { .. }
+        | BackendCall::CancelOffline { .. }
+        | BackendCall::Forget { .. } => false,
+    }
 }
 
 /// After failures, the next try waits: 1 s, 2 s, 4 s, … up to a minute.

@@ -229,7 +229,7 @@ fn unknown(s: &Situation<'_>, identity: &str) -> Step {
     match &s.process {
         Process::Ready { address: Some(address), .. } => {
             let call = BackendCall::Identify { address: address.clone() };
-            s.paced(s.seen.moved_at, EVICT_PACE, call, wait)
+            s.paced(s.seen.identified_at, EVICT_PACE, call, wait)
         }
         Process::Ready { .. }
         | Process::None { .. }
@@ -248,6 +248,12 @@ fn leave(s: &Situation<'_>, identity: &str, leaders: Count) -> Step {
     };
     if removal.begun.is_some() {
         return go_on(s, identity, false);
+    }
+    match &s.held_up {
+        // Another is on its way first: what the preflight said was said without it.
+        Some(wait) if wait.code == Code::MaxParallel => return s.record(|store| store.removal = None),
+        Some(wait) => return s.wait(wait.clone()),
+        None => {}
     }
     let begin = |removal: &Removal| Removal { begun: Some(s.now), ..removal.clone() };
     let gone = s.is_evicting() && leaders.is_surely_zero();

@@ -53,6 +53,8 @@ pub struct Sighting {
     pub complete: Option<Moved>,
     /// When the last call that moves data was begun.
     pub moved_at: Option<Time>,
+    /// When the backend last said who its process is.
+    pub identified_at: Option<Time>,
     /// When the backend last said that it keeps leaders away for us.
     pub evicted_at: Option<Time>,
     /// The backend lists nobody at its address, or knows nobody there.

@@ -7,7 +7,7 @@ use crate::bench::Bench;
 /// Plays a story with a crash before the `nth` answer: the call may have been made or not. Returns whether there was one.
 fn with_a_crash(nth: usize, made: bool, movable: bool, story: &dyn Fn(&mut Bench)) -> bool {
     let mut bench = if movable { Bench::movable(4) } else { Bench::with_stores(4) };
-    bench.backend.wants_forget = nth % 2 == 0;
+    bench.backend.wants_forget = nth.is_multiple_of(2);
     story(&mut bench);
     bench.mute = true;
     let mut answered = 0;
@@ -53,7 +53,7 @@ fn between_any_two_calls(movable: bool, story: &dyn Fn(&mut Bench)) {
         let crashed = [false, true].map(|made| with_a_crash(nth, made, movable, story));
         crashes += 1;
         // Beyond the last call that matters there are only looks at what rests.
-        if !crashed[0] || nth > 40 {
+        if !crashed[0] || nth > 30 {
             break;
         }
     }

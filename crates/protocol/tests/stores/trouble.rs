@@ -154,7 +154,7 @@ fn one_call_that_changes_something_is_under_way_per_group() {
             bench.office.backend.drain(..).partition(|order| !order.call.changes_something());
         bench.office.backend.extend(changes);
         reads.into_iter().for_each(|order| bench.answer(order));
-        if bench.office.now.0 % 7 == 0 {
+        if bench.office.now.0.is_multiple_of(7) {
             bench.office.backend.clear();
         }
     }
