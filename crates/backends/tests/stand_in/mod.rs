@@ -54,7 +54,7 @@ impl Store {
 
     fn shown(&self, id: u64) -> Value {
         let names = ["Up", "Offline", "Tombstone"];
-        let name = self.name.unwrap_or_else(|| names[usize::try_from(self.state).unwrap()]);
+        let name = self.name.unwrap_or_else(|| names[usize::try_from(self.state).expect("a state of PD")]);
         let mut store = json!({ "id": id, "address": format!("mock://tikv-{id}:1"), "version": "8.5.5",
             "last_heartbeat": 1_763_200_000_000_000_000_u64, "state_name": name });
         // zeros are left out
