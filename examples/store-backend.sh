@@ -38,9 +38,14 @@ members)
     printf '{"ok":[%s]}\n' "$list"
     ;;
 identify)
-    id=$(field address | cut -d: -f1)
-    [ -d "$books/$id" ] || fail unreachable "nobody answers at $id"
-    printf '{"ok":"%s"}\n' "$id"
+    # A store is named after its host or, where many are on one host, after its port.
+    address=$(field address)
+    for id in "${address%:*}" "${address##*:}"; do
+        [ -d "$books/$id" ] || continue
+        printf '{"ok":"%s"}\n' "$id"
+        exit 0
+    done
+    fail not_found "nobody has joined from $address"
     ;;
 replicas)
     echo '{"ok":1}'

@@ -19,6 +19,8 @@ use crate::error::BackendError;
 const STDERR_LINES: usize = 5;
 /// Of its stderr only the end is kept.
 const STDERR_BYTES: usize = 4096;
+/// Of an output that is no answer this much is shown.
+const PRINTED_CHARS: usize = 100;
 /// An answer is a few numbers, or a list of members.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
@@ -133,7 +135,11 @@ impl CommandBackend {
                 (Kind::NotPossible, _) => BackendError::NotPossible { operation, why: words },
                 (Kind::Refused, _) | (Kind::NotFound, None) => refused(words),
             }),
-            Err(why) => Err(refused(format!("its output is no answer ({why}): {said}"))),
+            Err(why) => {
+                let printed = String::from_utf8_lossy(&output.stdout);
+                let printed: String = printed.chars().take(PRINTED_CHARS).collect();
+                Err(refused(format!("its output {printed:?} is no answer ({why}): {said}")))
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Cluster, DrainNode, DrainState, Ending, Instance, Intent, Kind, NodeId, NodeIx};
+use model::{Cluster, Code, DrainNode, DrainState, Ending, Instance, Intent, Kind, NodeId, NodeIx};
 
 use crate::Violation;
 
@@ -29,7 +29,9 @@ pub fn uses_a_slot(cluster: &Cluster, node: NodeIx) -> bool {
     let blocks = |instance: &Instance| {
         let spec = cluster.service(instance.service).map(|entry| entry.rec.spec_of(instance.release));
         let stateful = spec.is_some_and(|spec| spec.kind == Kind::Service && spec.is_stateful());
-        stateful && !drain.include_stateful
+        let refused = cluster.store_of(instance).and_then(|store| store.trouble.as_ref());
+        let refused = refused.is_some_and(|trouble| trouble.code != Code::BackendUnreachable);
+        stateful && !drain.include_stateful || refused
     };
     let left: Vec<&Instance> = remaining(cluster, node, drain.ignore_system).collect();
     // A maintainer that has nowhere to go waits, like an instance that finds no room.

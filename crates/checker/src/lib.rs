@@ -14,6 +14,7 @@ mod moves;
 mod observer;
 mod place;
 mod state;
+mod stores;
 mod violation;
 
 pub use drains::uses_a_slot;

@@ -19,7 +19,8 @@ pub(crate) struct Members<'a> {
 
 impl<'a> Members<'a> {
     pub fn of(cluster: &'a Cluster, service: ServiceIx, now: Time, paused: bool) -> Option<Members<'a>> {
-        let entry = cluster.service(service)?;
+        // Who of a store group goes, and where another comes from, is its backend's affair as well: see `stores`.
+        let entry = cluster.service(service).filter(|entry| entry.rec.spec().kind != Kind::Store)?;
         Some(Members { cluster, service, entry, now, paused })
     }
 
@@ -61,6 +62,7 @@ impl<'a> Members<'a> {
         let spec = self.entry.rec.spec_of(instance.release);
         let drain = node.drain.as_ref().filter(|drain| drain.draining);
         match (spec.kind, spec.is_stateful()) {
+            (Kind::Store, _) => false,
             (Kind::Service, true) => drain.is_some_and(|drain| drain.include_stateful),
             (Kind::Service | Kind::Batch | Kind::System, _) => {
                 node.rec.intent == Intent::Disabled || drain.is_some_and(|drain| drain.deadline_reached)

@@ -99,7 +99,7 @@ pub(crate) fn leaves(before: &Members<'_>, instance: &Instance) -> Option<Leavin
     }
     let limit = spec.update.max_parallel as usize;
     match spec.kind {
-        Kind::Batch => None,
+        Kind::Batch | Kind::Store => None,
         // When only system instances are left on a draining node, they go as well; so do those without a label.
         Kind::System => {
             let node = before.cluster.node(instance.node);

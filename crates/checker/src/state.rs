@@ -23,6 +23,7 @@ pub fn check(cluster: &Cluster) -> Vec<Violation> {
     nodes_are_in_one(cluster, &mut found);
     scratch_data_is_taken_once(cluster, &mut found);
     feeds_have_one_maintainer(cluster, &mut found);
+    crate::stores::stores_are_sound(cluster, &mut found);
     found
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use model::{Desired, FeedName, InstanceId, NodeId, ProcessEpoch, ServiceName, VolumeId};
+use model::{Desired, FeedName, InstanceId, NodeId, ProcessEpoch, ServiceName, StoreId, VolumeId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
@@ -48,6 +48,8 @@ pub enum Violation {
     TooManyDraining { draining: usize, allowed: usize },
     /// A node's part of a drain went where it may not go.
     Drain { invariant: u32, epoch: u64, node: NodeId, what: &'static str },
+    /// A store's record says what cannot be.
+    Store { store: StoreId, what: &'static str },
 }
 
 impl Violation {
@@ -62,6 +64,7 @@ impl Violation {
             Violation::Drain { invariant, .. } => *invariant,
             Violation::TooManyMoves { .. } => 5,
             Violation::NotLeastLoaded { .. } => 8,
+            Violation::Store { .. } => 16,
             Violation::SlotTwice { .. }
             | Violation::AwayFromHome { .. }
             | Violation::SpecificationGone { .. }
@@ -136,6 +139,7 @@ impl fmt::Display for Violation {
             Violation::TooManyDraining { draining, allowed } => {
                 write!(f, "{draining} nodes drain at a time, {allowed} at most may")
             }
+            Violation::Store { store, what } => write!(f, "store {store} {what}"),
             Violation::Drain { epoch, node, what, .. } => write!(f, "{node} in drain {epoch} {what}"),
         }
     }

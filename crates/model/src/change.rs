@@ -1,8 +1,8 @@
 //! One write to the state.
 
 use crate::{
-    AuditEntry, Drain, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeId, Service, ServiceName,
-    Volume, VolumeId,
+    AuditEntry, Drain, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeId, Service, ServiceName, Store,
+    StoreGroup, StoreGroupName, StoreId, Volume, VolumeId,
 };
 
 /// What [`crate::Cluster::apply`] takes and the store keeps. Whole records: what is stored never
@@ -23,6 +23,10 @@ pub enum Change {
     DrainGone(u64),
     Feed(Feed),
     FeedGone(FeedName),
+    StoreGroup(StoreGroup),
+    StoreGroupGone(StoreGroupName),
+    Store(Store),
+    StoreGone(StoreId),
 }
 
 /// Which record a change writes.
@@ -36,6 +40,8 @@ pub enum Key {
     Audit(u64),
     Drain(u64),
     Feed(FeedName),
+    StoreGroup(StoreGroupName),
+    Store(StoreId),
 }
 
 impl Change {
@@ -55,6 +61,10 @@ impl Change {
             Change::DrainGone(epoch) => Key::Drain(*epoch),
             Change::Feed(feed) => Key::Feed(feed.name.clone()),
             Change::FeedGone(name) => Key::Feed(name.clone()),
+            Change::StoreGroup(group) => Key::StoreGroup(group.name.clone()),
+            Change::StoreGroupGone(name) => Key::StoreGroup(name.clone()),
+            Change::Store(store) => Key::Store(store.id.clone()),
+            Change::StoreGone(id) => Key::Store(id.clone()),
         }
     }
 }

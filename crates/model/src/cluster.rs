@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     AuditEntry, Change, Drain, DrainState, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeDrain,
-    NodeId, NodeIx, PlaceIndex, Resources, Service, ServiceIx, ServiceName, Settled, Spread, Volume,
-    VolumeId, feed_table::FeedTable, index, settled, spread,
+    NodeId, NodeIx, PlaceIndex, Resources, Service, ServiceIx, ServiceName, Settled, Spread, Store,
+    StoreGroup, Volume, VolumeId, feed_table::FeedTable, index, settled, spread, store_table::StoreTable,
 };
 
 /// A node with what is on it.
@@ -100,6 +100,7 @@ pub struct Cluster {
     audit: BTreeMap<u64, AuditEntry>,
     drains: BTreeMap<u64, Drain>,
     feeds: FeedTable,
+    stores: StoreTable,
     place: PlaceIndex,
 }
 
@@ -226,6 +227,30 @@ impl Cluster {
         self.feeds.count_on(node)
     }
 
+    /// All store groups, by name.
+    pub fn store_groups(&self) -> impl Iterator<Item = &StoreGroup> {
+        self.stores.groups()
+    }
+
+    pub fn store_group(&self, name: &str) -> Option<&StoreGroup> {
+        self.stores.group(name)
+    }
+
+    /// The stores of a group, by ordinal.
+    pub fn stores_of(&self, group: &str) -> impl DoubleEndedIterator<Item = &Store> {
+        self.stores.of(group)
+    }
+
+    pub fn store(&self, id: &str) -> Option<&Store> {
+        self.stores.get(id)
+    }
+
+    /// The store whose process this is.
+    pub fn store_of(&self, instance: &Instance) -> Option<&Store> {
+        let group = &self.service(instance.service)?.rec.name;
+        self.stores.at(group.as_str(), instance.slot?)
+    }
+
     pub fn place_index(&self) -> &PlaceIndex {
         &self.place
     }
@@ -262,6 +287,10 @@ impl Cluster {
             }
             Change::Feed(feed) => self.feeds.put(feed),
             Change::FeedGone(name) => self.feeds.remove(name),
+            Change::StoreGroup(group) => self.stores.put_group(group),
+            Change::StoreGroupGone(name) => self.stores.remove_group(name),
+            Change::Store(store) => self.stores.put(store),
+            Change::StoreGone(id) => self.stores.remove(id),
         }
     }
 

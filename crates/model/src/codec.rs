@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::codec_v1::{DrainV1, MetaV1, NodeV1};
 use crate::{
     Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
-    Key, Meta, Node, Scratch, Service, ServiceName, Then, Time, Volume, VolumeId,
+    Key, Meta, Node, Scratch, Service, ServiceName, Store, StoreGroup, StoreGroupName, StoreId, Then, Time,
+    Volume, VolumeId,
 };
 
 /// The first byte of every value. Records that have kept their first shape keep this one.
@@ -75,6 +76,8 @@ pub fn key_of(key: &Key) -> String {
         Key::Audit(number) => format!("a/{number:016x}"),
         Key::Drain(epoch) => format!("d/{epoch:016x}"),
         Key::Feed(name) => format!("f/{name}"),
+        Key::StoreGroup(name) => format!("g/{name}"),
+        Key::Store(id) => format!("t/{id}"),
     }
 }
 
@@ -90,7 +93,7 @@ pub fn load_ranges() -> Vec<(String, String)> {
         ("m/".into(), "n0".into()),
         ("s/".into(), "w".into()),
         ("a/".into(), "e".into()),
-        ("f/".into(), "g".into()),
+        ("f/".into(), "h".into()),
     ];
     ranges.extend((0..=255u32).map(|shard| {
         let to = if shard == 255 { "j".to_owned() } else { format!("i/{:02x}", shard + 1) };
@@ -110,12 +113,16 @@ pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<
         Change::Audit(entry) => Some(encode(entry)),
         Change::Drain(drain) => Some(encode_drain(drain)),
         Change::Feed(feed) => Some(encode(feed)),
+        Change::StoreGroup(group) => Some(encode(group)),
+        Change::Store(store) => Some(encode(store)),
         Change::ServiceGone(_)
         | Change::InstanceGone(_)
         | Change::VolumeGone(_)
         | Change::AuditGone(_)
         | Change::DrainGone(_)
-        | Change::FeedGone(_) => None,
+        | Change::FeedGone(_)
+        | Change::StoreGroupGone(_)
+        | Change::StoreGone(_) => None,
     };
     (key_of(&change.key()), value)
 }
@@ -180,6 +187,8 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             "s" => Ok(Change::ServiceGone(ServiceName::new(rest))),
             "v" => Ok(Change::VolumeGone(VolumeId::new(rest))),
             "f" => Ok(Change::FeedGone(FeedName::new(rest))),
+            "g" => Ok(Change::StoreGroupGone(StoreGroupName::new(rest))),
+            "t" => Ok(Change::StoreGone(StoreId::new(rest))),
             "i" => Ok(Change::InstanceGone(instance_id(rest).ok_or_else(unknown)?)),
             "d" => Ok(Change::DrainGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
             "a" => Ok(Change::AuditGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
@@ -213,6 +222,8 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             Some(_) | None => Ok(Change::Drain(decode_either::<Drain, DrainV1>(key, value)?)),
         },
         "f" => Ok(Change::Feed(decode::<Feed>(key, value)?)),
+        "g" => Ok(Change::StoreGroup(decode::<StoreGroup>(key, value)?)),
+        "t" => Ok(Change::Store(decode::<Store>(key, value)?)),
         "a" => Ok(Change::Audit(decode::<AuditEntry>(key, value)?)),
         "i" => decode_instance(cluster, key, instance_id(rest).ok_or_else(unknown)?, value),
         _ => Err(unknown()),

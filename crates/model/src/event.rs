@@ -27,6 +27,11 @@ pub enum EventKind {
     FeedStateChanged,
     FeedMaintainerMoved,
     FeedDispatcherMoved,
+    StoreGroupApplied,
+    StoreGroupRemoved,
+    StoreOfflineChanged,
+    StoreEvictorChanged,
+    StoreRestartChanged,
 }
 
 impl EventKind {
@@ -53,6 +58,11 @@ impl EventKind {
             EventKind::FeedStateChanged => "feed.state_changed",
             EventKind::FeedMaintainerMoved => "feed.maintainer_moved",
             EventKind::FeedDispatcherMoved => "feed.dispatcher_moved",
+            EventKind::StoreGroupApplied => "store_group.applied",
+            EventKind::StoreGroupRemoved => "store_group.removed",
+            EventKind::StoreOfflineChanged => "store.offline_changed",
+            EventKind::StoreEvictorChanged => "store.evictor_changed",
+            EventKind::StoreRestartChanged => "store.restart_changed",
         }
     }
 }

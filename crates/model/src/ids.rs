@@ -58,6 +58,14 @@ name_type!(
     FeedName
 );
 name_type!(
+    /// A group of stores, by the name in its file.
+    StoreGroupName
+);
+name_type!(
+    /// A store: `GROUP-ORDINAL`. Ordinals are never used again.
+    StoreId
+);
+name_type!(
     /// What a dispatcher works: a table, a partition of a log.
     SpanName
 );

@@ -1,4 +1,4 @@
-//! What exists: ids, nodes, services, instances, volumes, feeds, reason codes, changes and events, and
+//! What exists: ids, nodes, services, instances, volumes, feeds, stores, reason codes, changes and events, and
 //! [`Cluster`], the records with their indexes.
 //!
 //! Owns the shape of the state and the one place that mutates it, [`Cluster::apply`].
@@ -24,6 +24,9 @@ mod service;
 mod settled;
 pub mod spec;
 mod spread;
+mod store;
+mod store_events;
+mod store_table;
 mod time;
 mod txn;
 pub mod units;
@@ -36,7 +39,7 @@ pub use event::{Event, EventKind};
 pub use feed::{Checkpoint, Feed, FeedState, Maintainer, Origin, SpanSet};
 pub use ids::{
     ClusterId, FeedName, InstanceId, Life, MaintainerEpoch, NodeId, NodeIx, ParseIdError, ProcessEpoch,
-    ServiceIx, ServiceName, SpanEpoch, SpanName, Term, VolumeId,
+    ServiceIx, ServiceName, SpanEpoch, SpanName, StoreGroupName, StoreId, Term, VolumeId,
 };
 pub use index::{Candidate, PlaceIndex};
 pub use instance::{Actual, Desired, Exit, Instance, Scratch};
@@ -45,7 +48,11 @@ pub use reason::{ALL_CODES, Code, Reason};
 pub use record::{AuditEntry, Meta, Volume};
 pub use service::{Rollout, RolloutState, Service};
 pub use settled::Settled;
-pub use spec::{FeedSpec, Kind, PipelineSpec, ServiceSpec};
+pub use spec::{BackendSpec, FeedSpec, Kind, PipelineSpec, ServiceSpec, StoreGroupSpec};
 pub use spread::Spread;
+pub use store::{
+    BackendAnswer, BackendCall, BackendFailure, BackendRefusal, BackendState, Count, Evict, FailureKind,
+    Offline, OfflineWhy, OwnEvictor, Removal, Restart, RestartWhy, Store, StoreGroup, Trouble,
+};
 pub use time::{Millis, Time};
 pub use txn::Txn;

@@ -156,6 +156,10 @@ codes! {
     PeerUnreachable = "peer_unreachable", "look at the network between the two nodes";
     /// The maintainer asks the nodes what they run.
     MaintainerStarting = "maintainer_starting", "wait";
+    /// The store's backend does not know it.
+    StoreNotJoined = "store_not_joined", "look at its process: it joins its backend by itself";
+    /// Another store of its group is not available: one at a time.
+    StoreUnavailable = "store_unavailable", "bring the other one up first";
 }
 
 impl fmt::Display for Code {

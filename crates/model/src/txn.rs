@@ -2,7 +2,7 @@
 
 use crate::{
     Change, Cluster, Drain, DrainNode, DrainState, Ending, Event, EventKind, Feed, Instance, Node,
-    RolloutState, Service, Time,
+    RolloutState, Service, Time, store_events,
 };
 
 /// Applies each change at once, so that the next decision sees it, and keeps them in order for the
@@ -45,6 +45,18 @@ impl<'a> Txn<'a> {
             Change::Feed(feed) => self.note_feed(feed),
             Change::FeedGone(name) => {
                 self.note(EventKind::FeedRemoved, format!("feed/{name}"), "gone".into(), vec![]);
+            }
+            Change::StoreGroup(group) => {
+                self.events.extend(store_events::of_group(self.cluster, group, self.now))
+            }
+            Change::StoreGroupGone(name) => {
+                self.note(EventKind::StoreGroupRemoved, format!("store-group/{name}"), "gone".into(), vec![]);
+            }
+            Change::Store(store) => self.events.extend(store_events::of_store(self.cluster, store, self.now)),
+            Change::StoreGone(id) => {
+                let message = "its process and its volume are gone".to_owned();
+                let fields = vec![("to", "gone".to_owned())];
+                self.note(EventKind::StoreOfflineChanged, format!("store/{id}"), message, fields);
             }
             Change::Meta(_)
             | Change::InstanceGone(_)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Cluster, Instance, InstanceId, ServiceIx};
+use model::{Cluster, Instance, InstanceId, Kind, ServiceIx};
 
 use crate::{
     scratch::{Keep, is_taken_over, keep, takers},
@@ -20,6 +20,15 @@ pub fn to_forget(cluster: &Cluster, service: ServiceIx) -> Vec<InstanceId> {
     let over = entry.unsettled().filter(|instance| instance.is_over() && !needed(instance));
     if entry.rec.removed {
         return over.map(|instance| instance.id).collect();
+    }
+    if entry.rec.spec().kind == Kind::Store {
+        // The last process of a store is what its volume is destroyed with, or its successor follows.
+        let followed = |old: &Instance| {
+            let mut later =
+                entry.instances.values().filter(|other| other.slot == old.slot && other.id > old.id);
+            later.next().is_some() || cluster.store_of(old).is_none()
+        };
+        return over.filter(|instance| followed(instance)).map(|instance| instance.id).collect();
     }
     let over: Vec<&Instance> = over.collect();
     // Most services have nothing to hand on, and are not walked through for it.

@@ -18,6 +18,7 @@ mod rollout;
 mod scratch;
 mod slots;
 mod stateless;
+pub mod stores;
 mod system;
 
 pub use history::{HISTORY_KEPT, to_forget};

@@ -52,10 +52,9 @@ pub fn reconcile(txn: &mut Txn<'_>, ids: &mut Ids, service: ServiceIx) -> Planne
 
 /// Brings one service closer to what is asked.
 pub fn reconcile_with(txn: &mut Txn<'_>, ids: &mut Ids, service: ServiceIx, drains: Drains) -> Planned {
-    let now = txn.now();
     let Some(entry) = txn.service(service) else { return Planned::default() };
     let spec = entry.rec.spec().clone();
-    let mut plan = Plan { txn, ids, service, now, placed: 0, out: Planned::default(), moving: None };
+    let mut plan = Plan::new(txn, ids, service);
     plan.give_up_lost();
     plan.give_up_ended();
     if drains == Drains::Paused {
@@ -64,6 +63,8 @@ pub fn reconcile_with(txn: &mut Txn<'_>, ids: &mut Ids, service: ServiceIx, drai
     }
     if plan.service_rec().removed {
         plan.remove();
+    } else if spec.kind == Kind::Store {
+        // They are planned with their stores.
     } else if spec.kind == Kind::System {
         system::plan(&mut plan);
     } else if spec.has_slots() {
@@ -98,6 +99,13 @@ pub(crate) enum NotPlaced {
     },
     /// The limit of one call.
     Limit,
+}
+
+impl<'a, 'b> Plan<'a, 'b> {
+    pub fn new(txn: &'a mut Txn<'b>, ids: &'a mut Ids, service: ServiceIx) -> Plan<'a, 'b> {
+        let now = txn.now();
+        Plan { txn, ids, service, now, placed: 0, out: Planned::default(), moving: None }
+    }
 }
 
 impl Plan<'_, '_> {
@@ -164,7 +172,7 @@ impl Plan<'_, '_> {
 
     /// What ended by itself is not wanted back: should its node ever find it running, it is to stop. A
     /// batch instance that is done stays as it is; that is what says so.
-    fn give_up_ended(&mut self) {
+    pub fn give_up_ended(&mut self) {
         let ended = self.unsettled().filter(|instance| {
             instance.is_over() && instance.desired == Desired::Running && !instance.is_complete()
         });
@@ -300,6 +308,12 @@ impl Plan<'_, '_> {
             return Err(NotPlaced::Wait(Wait::NoCapacityMemory { needs: spec.memory, short_by, nodes: 1 }));
         }
         self.put_new(release, &spec, node, slot, None)
+    }
+
+    /// Whether a node may take one, and has room for it.
+    pub fn fits_on(&self, release: u32, node: NodeIx) -> bool {
+        let (spec, entry) = (self.service_rec().spec_of(release), self.txn.node(node));
+        entry.may_place() && entry.rec.satisfies(&spec.constraints) && fits(self.txn, node, spec)
     }
 
     /// The node for one instance that is not bound to any.

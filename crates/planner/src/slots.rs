@@ -152,7 +152,7 @@ fn home_offline(plan: &mut Plan<'_, '_>, id: InstanceId, stateful: bool) -> Opti
     Some(Code::VolumeHomeNodeOffline)
 }
 
-fn place_at_home(plan: &mut Plan<'_, '_>, release: u32, slot: u32) -> Result<(), NotPlaced> {
+pub(crate) fn place_at_home(plan: &mut Plan<'_, '_>, release: u32, slot: u32) -> Result<(), NotPlaced> {
     let rec = plan.service_rec();
     let name = rec.spec_of(release).volume.as_ref().map_or(String::new(), |volume| volume.name.clone());
     let id = VolumeId::new(&format!("{}-{name}-{slot}", rec.name));
@@ -181,7 +181,7 @@ fn place_at_home(plan: &mut Plan<'_, '_>, release: u32, slot: u32) -> Result<(),
     plan.place_on(release, home, Some(slot))
 }
 
-fn new_volume(plan: &Plan<'_, '_>, id: VolumeId, name: String, slot: u32, home: NodeIx) -> Volume {
+pub(crate) fn new_volume(plan: &Plan<'_, '_>, id: VolumeId, name: String, slot: u32, home: NodeIx) -> Volume {
     Volume {
         id,
         service: plan.service_rec().name.clone(),

@@ -463,7 +463,13 @@ fn estimate_of(world: &World, node: &str) -> (Option<Millis>, String) {
         let name = world.cluster.service(service).map(|entry| entry.rec.name.to_string()).unwrap_or_default();
         world.planned.get(&name).map(|planned| planned.reasons.as_slice()).unwrap_or_default()
     };
-    let seen = planner::drain::Seen { reasons: &reasons, edges_left: &|_| 0, paused: None, feeds: None };
+    let seen = planner::drain::Seen {
+        reasons: &reasons,
+        edges_left: &|_| 0,
+        paused: None,
+        feeds: None,
+        stores: &|_| None,
+    };
     let status = planner::drain::status(&world.cluster, &world.part(node), &seen, world.now);
     (status.eta, status.eta_basis)
 }

@@ -111,7 +111,7 @@ fn a_move_whose_replacement_is_ready_and_fills_another_place_says_what_it_really
     world.apply(&web, 3);
     world.let_it_run();
     let reasons = |_: model::ServiceIx| world.planned["web"].reasons.as_slice();
-    let seen = Seen { reasons: &reasons, edges_left: &|_| 0, paused: None, feeds: None };
+    let seen = Seen { reasons: &reasons, edges_left: &|_| 0, paused: None, feeds: None, stores: &|_| None };
     let shown = status(&world.cluster, &world.part("n1"), &seen, world.now);
     let codes: Vec<Code> = shown.units.iter().map(|unit| unit.code).collect();
     assert_eq!(codes, [Code::NoCapacityMemory, Code::NoCapacityMemory]);

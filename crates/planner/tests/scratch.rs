@@ -170,7 +170,7 @@ fn the_drain_waits_for_the_copy_and_says_so() {
     let (old, taker) = copying_from_n1(&mut world);
     assert_eq!(world.drain_state("n1"), "draining");
     let (reasons, edges) = (|_: ServiceIx| -> &[model::Reason] { &[] }, |_: InstanceId| 0);
-    let seen = Seen { reasons: &reasons, edges_left: &edges, paused: None, feeds: None };
+    let seen = Seen { reasons: &reasons, edges_left: &edges, paused: None, feeds: None, stores: &|_| None };
     let shown = status(&world.cluster, &world.part("n1"), &seen, world.now);
     assert_eq!(shown.units.len(), 1);
     assert_eq!((shown.units[0].id, shown.units[0].code), (old.id, Code::DiskCopying));

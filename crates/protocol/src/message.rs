@@ -210,6 +210,8 @@ pub enum What {
     Stop,
     /// It is over and recorded: its directory may go.
     Forget,
+    /// As `Forget`, and its volume goes with all its data: its store is no more.
+    Destroy(VolumeOrder),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,6 +238,9 @@ pub struct VolumeOrder {
     pub id: VolumeId,
     /// Data is expected there: a missing directory is an error, not a fresh start.
     pub expected: bool,
+    /// It is in this directory, which is mounted on every node that may run its store, under its id; proved by its
+    /// marker before each start. `None`: it is the node's own.
+    pub mounted: Option<String>,
 }
 
 /// Rises with every change of any backend set, over terms too.

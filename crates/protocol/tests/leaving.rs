@@ -135,7 +135,7 @@ impl Bench {
                 Output::Reply { result, .. } => assert!(result.is_ok(), "{result:?}"),
                 Output::Event(_) | Output::ReadHead => {}
                 Output::Resign { why } => panic!("{why}"),
-                Output::HandOver => panic!("nobody asked"),
+                Output::HandOver | Output::Backend(_) => panic!("nobody asked"),
             }
         }
         if stored {

@@ -6,7 +6,7 @@ use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
 use prometheus_client::registry::Registry;
 
-use crate::view::{DrainFigures, FeedFigures};
+use crate::view::{DrainFigures, FeedFigures, StoreFigures};
 
 /// From a hundredth of a millisecond to ten seconds.
 const SECONDS: [f64; 13] = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0];
@@ -42,6 +42,11 @@ struct FeedLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StoreLabel {
+    store: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct MoveLabel {
     class: String,
     outcome: String,
@@ -72,6 +77,7 @@ pub(crate) struct Figures {
     pub unclaimed: i64,
     pub drains: DrainFigures,
     pub feeds: FeedFigures,
+    pub stores: StoreFigures,
     pub acting: bool,
 }
 
@@ -104,6 +110,8 @@ pub(crate) struct Metrics {
     feed_lag: Family<FeedLabel, Seconds>,
     maintainers: Family<NodeLabel, Gauge>,
     dispatchers: Family<NodeLabel, Gauge>,
+    store_leaders: Family<StoreLabel, Gauge>,
+    store_data: Family<StoreLabel, Gauge>,
 }
 
 impl Metrics {
@@ -136,10 +144,13 @@ impl Metrics {
             feed_lag: Family::default(),
             maintainers: Family::default(),
             dispatchers: Family::default(),
+            store_leaders: Family::default(),
+            store_data: Family::default(),
         };
         metrics.register();
         metrics.register_drains();
         metrics.register_feeds();
+        metrics.register_stores();
         metrics
     }
 
@@ -214,6 +225,21 @@ impl Metrics {
             "Dispatchers of feeds on a node, as it said last",
             self.dispatchers.clone(),
         );
+    }
+
+    fn register_stores(&mut self) {
+        let (leaders, data) = (self.store_leaders.clone(), self.store_data.clone());
+        self.registry.register("store_leaders", "Leaders on a store, as its backend said last", leaders);
+        self.registry.register("store_data_left", "Bytes on a store, as its backend said last", data);
+    }
+
+    fn set_stores(&self, figures: &StoreFigures) {
+        for (family, counts) in [(&self.store_leaders, &figures.leaders), (&self.store_data, &figures.data)] {
+            family.clear();
+            for (store, count) in counts {
+                family.get_or_create(&StoreLabel { store: store.clone() }).set(*count);
+            }
+        }
     }
 
     pub fn moved(&self, class: &str, outcome: &str, count: u64) {
@@ -293,6 +319,7 @@ impl Metrics {
         }
         self.set_drains(&figures.drains);
         self.set_feeds(&figures.feeds);
+        self.set_stores(&figures.stores);
         self.edges.set(figures.edges);
         self.edges_behind.set(figures.edges_behind);
         self.unclaimed.set(figures.unclaimed);

@@ -140,6 +140,17 @@ pub const EXPECTED: &[&str] = &[
     "sets lost on their way to an edge",
     "stateful instance stopped for a drain",
     "system instance left last",
+    "backend answer lost",
+    "backend call failed",
+    "backend meddled with",
+    "store began to leave",
+    "store group applied",
+    "store group destroyed",
+    "store group scaled",
+    "store removed",
+    "store rescued",
+    "store restarted, or that was cancelled",
+    "volume destroyed",
 ];
 
 /// Codes that nothing in the simulated world leads to, and why.

@@ -250,6 +250,7 @@ impl World {
         self.say("faults end".to_owned());
         self.calm = true;
         self.stop_sources();
+        self.heal_backends();
         (self.store.down_until, self.store.full_until, self.store.lease_slack) = (0, 0, 0);
         self.store_cut.clear();
         let pairs: Vec<(usize, usize)> = self.blocked.iter().copied().collect();

@@ -106,7 +106,7 @@ impl World {
                 let pipeline = PipelineSpec::Idle { spans: 0 };
                 let spec = Arc::new(FeedSpec { pipeline, constraints: zone.into_iter().collect() });
                 let feeds = vec![ApplyFeed { name, spec }];
-                (about, Request::Apply { services: Vec::new(), feeds })
+                (about, Request::Apply { services: Vec::new(), feeds, groups: Vec::new() })
             }
             45..60 => {
                 self.change_source(&name);

@@ -25,6 +25,7 @@ mod scratch;
 mod script;
 mod shrink;
 mod store;
+mod stores;
 mod swarm;
 mod trace;
 mod truth;

@@ -6,9 +6,12 @@ use model::{
     Cluster, Code, DrainNode, DrainState, Health, Instance, InstanceId, Intent, Kind, RolloutState,
     ServiceEntry, ServiceIx, ServiceSpec, Time, encode_change,
 };
-use protocol::coordinator::Coordinator;
+use protocol::coordinator::{Class, Coordinator};
 
-use crate::world::{Event, World};
+use crate::{
+    stores::group_waits,
+    world::{Event, World},
+};
 
 /// Longest pauses that add up: a node found offline, backoff after failures (1 min), a rollout's
 /// deadline, grace, restarts.
@@ -119,6 +122,8 @@ impl World {
             .or_else(|| self.store_disagrees(cluster))
             .or_else(|| self.requests_lost(cluster))
             .or_else(|| self.feeds_are_wrong(coordinator))
+            .or_else(|| self.evictors_are_wrong(coordinator))
+            .or_else(|| self.stores_are_wrong(coordinator))
             .or_else(|| cluster.services().find_map(|(ix, entry)| service_is_wrong(coordinator, ix, entry)))
     }
 
@@ -169,8 +174,12 @@ impl World {
         let volumes = cluster.volumes().map(|volume| model::Change::Volume(volume.clone()));
         let drains = cluster.drains().map(|drain| model::Change::Drain(drain.clone()));
         let feeds = cluster.feeds().map(|feed| model::Change::Feed(feed.clone()));
+        let groups = cluster.store_groups().map(|group| model::Change::StoreGroup(group.clone()));
+        let stores = cluster.store_groups().flat_map(|group| cluster.stores_of(group.name.as_str()));
+        let stores = stores.map(|store| model::Change::Store(store.clone()));
+        let units = nodes.chain(services).chain(instances).chain(volumes).chain(drains);
         let mut count = 0;
-        for change in nodes.chain(services).chain(instances).chain(volumes).chain(drains).chain(feeds) {
+        for change in units.chain(feeds).chain(groups).chain(stores) {
             let (key, value) = encode_change(cluster, &change);
             count += 1;
             if self.store.records.get(&key) != value.as_ref() {
@@ -222,6 +231,7 @@ fn part_is_wrong(coordinator: &Coordinator, part: &DrainNode, now: Time) -> Opti
         let instance = cluster.instance(unit.id)?;
         let entry = cluster.service(instance.service)?;
         let truly = match unit.code {
+            _ if unit.class == Class::Store => group_waits(coordinator, entry.rec.name.as_str()),
             Code::VolumeLocal => entry.rec.spec_of(instance.release).is_stateful(),
             Code::SystemLast => others,
             Code::ReplacementUnhealthy => true,
@@ -309,6 +319,8 @@ fn missing(cluster: &Cluster, ix: ServiceIx, entry: &ServiceEntry, running: usiz
             nodes.count() as i64 - running as i64
         }
         Kind::Service => i64::from(rec.count) - running as i64,
+        // Their own liveness is in `stores`.
+        Kind::Store => 0,
         Kind::Batch => {
             let settled: BTreeSet<Option<u32>> = cluster
                 .instances_of(ix)

@@ -320,7 +320,7 @@ impl World {
             Output::Watch { id, run, what } => self.watch(machine, id, run, &what),
             Output::Signal { id, signal } => self.signal(machine, id, signal),
             Output::Kill { id } => self.kill(machine, id),
-            Output::Erase { id } => self.erase(machine, id),
+            Output::Erase { id, volume } => self.erase(machine, id, volume),
             Output::Remember(memory) => self.machines[machine].memory = memory,
             Output::Lease { fence_at } => self.leased(machine, fence_at),
             Output::Sets(sets) => self.edge_input(machine, edge::Input::Sets(sets)),

@@ -167,7 +167,7 @@ fn mark_instance(cluster: &Cluster, new: &Instance, marks: &mut Vec<&'static str
         (Kind::Service, false) if told && surge => marks.push("move: taken out of the sets"),
         (Kind::Service, false) if told => marks.push("move without surge: stopped first"),
         (Kind::Service, false) if stopped && new.desired == Desired::Stopped => marks.push("move: stopped"),
-        (Kind::Service | Kind::Batch | Kind::System, _) => {}
+        (Kind::Service | Kind::Batch | Kind::System | Kind::Store, _) => {}
     }
     if plain && old.desired == Desired::Draining && new.desired == Desired::Stopped {
         marks.push("move: told to stop");

@@ -200,6 +200,7 @@ impl World {
                         protocol::message::What::Drain => "drain",
                         protocol::message::What::Stop => "stop",
                         protocol::message::What::Forget => "forget",
+                        protocol::message::What::Destroy(_) => "destroy",
                     };
                     format!("{what} {} o{}", order.instance, order.revision)
                 };

@@ -1,9 +1,11 @@
 //! Candidates: campaigning, loading, being in office, and losing it without noticing at once.
 
 use checker::{Observer, Step};
-use model::{Change, Cluster, Code, Feed, InstanceId, NodeId, Term, Time};
+use model::{BackendAnswer, BackendFailure, Change, Cluster, Code, Feed, InstanceId, NodeId, Term, Time};
 use protocol::{
-    coordinator::{self, Asked, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored},
+    coordinator::{
+        self, Asked, CallId, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored,
+    },
     message::{DownBody, Refusal, feed::Phase},
 };
 
@@ -34,6 +36,12 @@ pub enum OfficeInput {
     Campaigned {
         elected: Option<Term>,
         asked_at: u64,
+    },
+    /// How a call to a backend ended.
+    Backend {
+        term: Term,
+        call: CallId,
+        result: Result<BackendAnswer, BackendFailure>,
     },
     Kept {
         term: Term,
@@ -211,6 +219,9 @@ impl World {
                 }
                 self.coordinate(machine, Input::Up { conn: ConnId(conn), message });
             }
+            OfficeInput::Backend { term, call, result } if ours(term) => {
+                self.coordinate(machine, Input::Backend { call, result })
+            }
             OfficeInput::Closed { term, conn } if ours(term) => {
                 self.coordinate(machine, Input::Closed { conn: ConnId(conn) });
             }
@@ -220,6 +231,7 @@ impl World {
             | OfficeInput::Stored { .. }
             | OfficeInput::Head { .. }
             | OfficeInput::Up { .. }
+            | OfficeInput::Backend { .. }
             | OfficeInput::Closed { .. } => {}
         }
     }
@@ -470,6 +482,7 @@ impl World {
                 Output::Close { conn } => self.close_conn(conn.0, false),
                 Output::Reply { id, result } => self.replied(id.0, result),
                 Output::Event(event) => self.note_event(&event),
+                Output::Backend(order) => self.backend_asked(machine, order),
                 Output::Transact { head, ops } => {
                     self.ask_store(machine, StoreOp::Commit { term, head, ops })
                 }

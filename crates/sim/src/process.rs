@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::{Code, Exit, InstanceId, Kind, spec::Signal};
 use protocol::{
-    message::Run,
+    message::{Run, VolumeOrder},
     node::{Input, Note, Process},
 };
 
@@ -356,12 +356,15 @@ impl World {
         self.after(delay, Event::Process { machine, boot, id, run, what: exit });
     }
 
-    pub fn erase(&mut self, machine: usize, id: InstanceId) {
+    pub fn erase(&mut self, machine: usize, id: InstanceId, volume: Option<VolumeOrder>) {
         let slot = self.machines[machine].slots.remove(&id);
         if slot.is_some_and(|slot| slot.live().is_some()) {
             self.fail(17, format!("m{machine} erases {id} while its process lives"));
         }
         self.check_erased(id);
+        if let Some(volume) = volume {
+            self.destroyed_volume(machine, &volume);
+        }
         self.cover.hit("forgotten");
         let delay = self.rng.between(1, 20);
         self.tell_daemon(delay, machine, ToDaemon::Node(Input::Erased { id }));

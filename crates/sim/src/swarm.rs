@@ -29,6 +29,8 @@ pub struct Swarm {
     pub drains: u64,
     /// Likewise about feeds.
     pub feeds: u64,
+    /// Likewise about stores.
+    pub stores: u64,
     pub net: NetFaults,
     pub store: StoreFaults,
     pub process: ProcessFaults,
@@ -199,6 +201,7 @@ impl Swarm {
             request_every: rng.between(300, 3000),
             drains: 0,
             feeds: 0,
+            stores: 0,
             net: NetFaults::default(),
             store: StoreFaults::default(),
             process: ProcessFaults::default(),

@@ -76,6 +76,8 @@ impl World {
                     self.check_given_up(&Instance { actual: Actual::Stopped, ..instance });
                 }
             }
+            // What operators expect of those is said of their group.
+            Change::Service(service) if service.spec().kind == model::Kind::Store => {}
             Change::Service(service) => self.check_expected(&service.name, Some(service)),
             Change::ServiceGone(name) => self.check_expected(name, None),
             Change::Node(node) => {
@@ -91,7 +93,11 @@ impl World {
             | Change::Audit(_)
             | Change::AuditGone(_)
             | Change::DrainGone(_)
-            | Change::FeedGone(_) => {}
+            | Change::FeedGone(_)
+            | Change::StoreGroupGone(_) => {}
+            Change::StoreGroup(group) => self.check_store_group(group),
+            Change::Store(store) => self.check_store(store),
+            Change::StoreGone(id) => self.check_store_gone(id),
         }
     }
 

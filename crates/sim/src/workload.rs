@@ -89,9 +89,12 @@ impl World {
         let Some(target) = target else { return };
         let about_drains = self.swarm.drains > 0 && self.rng.chance(self.swarm.drains);
         let about_feeds = !about_drains && self.swarm.feeds > 0 && self.rng.chance(self.swarm.feeds);
+        let others = about_drains || about_feeds;
+        let about_stores = !others && self.swarm.stores > 0 && self.rng.chance(self.swarm.stores);
         let (about, request) = match (about_drains, about_feeds) {
             (true, _) => self.draw_drain_request(),
             (false, true) => self.draw_feed_request(),
+            (false, false) if about_stores => self.draw_store_request(),
             (false, false) => self.draw_request(),
         };
         self.played(item, format!("request to m{target}: {}", short(&request)));

@@ -15,6 +15,7 @@ use crate::{
     rng::Rng,
     script::{Item, Played, Script},
     store::SimStore,
+    stores::StoreWorld,
     swarm::{MoveLimits, Swarm},
     trace::Trace,
     workload::Workload,
@@ -30,6 +31,8 @@ const LIMITS: u64 = 0x11b1_0000_0000_0000;
 const MORE: u64 = 0x30fe_0000_0000_0000;
 /// Another course of everything that no item of a script decides.
 const NOISE: u64 = 0x7015_e000_0000_0000;
+/// As above, about stores.
+const STORES: u64 = 0x5704_e000_0000_0000;
 /// Where the clocks of the machines begin.
 pub const EPOCH: u64 = 1_700_000_000_000;
 /// A seed that takes more steps goes round in circles.
@@ -89,6 +92,13 @@ pub enum Event {
     },
     Recover {
         machine: usize,
+    },
+    /// A call reaches a backend.
+    Backend {
+        machine: usize,
+        life: u64,
+        term: Term,
+        order: Box<coordinator::BackendOrder>,
     },
     Fault,
     Request,
@@ -168,6 +178,7 @@ pub struct World {
     pub scratch_settled: BTreeSet<InstanceId>,
     pub workload: Workload,
     pub feeds: FeedWorld,
+    pub stores: StoreWorld,
     /// Faults are over.
     pub calm: bool,
     pub failure: Option<Failure>,
@@ -190,6 +201,7 @@ impl World {
         swarm.draw_feeds(&mut Rng::new(seed ^ FEEDS));
         swarm.limits = MoveLimits::draw(&mut Rng::new(seed ^ LIMITS));
         swarm.draw_more(&mut Rng::new(seed ^ MORE));
+        swarm.draw_stores(&mut Rng::new(seed ^ STORES));
         script.shape(&mut swarm);
         if script.noise > 0 {
             rng = Rng::new(seed ^ NOISE ^ script.noise);
@@ -216,6 +228,7 @@ impl World {
             scratch_settled: BTreeSet::new(),
             workload: Workload::default(),
             feeds: FeedWorld::default(),
+            stores: StoreWorld::default(),
             calm: false,
             failure: None,
             done: false,
@@ -276,6 +289,9 @@ impl World {
                 self.store_cut.remove(&machine);
             }
             Event::Recover { machine } => self.set_degraded(machine, None),
+            Event::Backend { machine, life, term, order } => {
+                self.backend_reached(machine, life, term, *order)
+            }
             Event::Fault => self.next_fault(),
             Event::Request => self.next_request(),
             Event::Enable { node } => self.enable_soon(node),

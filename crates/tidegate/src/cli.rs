@@ -60,25 +60,30 @@ pub enum Command {
         after_help = "Example:\n  tidegate run --config /etc/tidegate/node.toml\n\nSIGTERM or Ctrl-C stops the daemon; its instances run on and are found again."
     )]
     Run(RunArgs),
-    /// Create or update services and feeds from files; does nothing where nothing changed
+    /// Create or update services, feeds and store groups from files; does nothing where nothing changed
     #[command(
         after_help = "Examples:\n  tidegate apply web.toml db.toml\n  tidegate apply --wait web.toml\n  generate-services | tidegate apply -\n\n\
                       All files are checked before anything is sent. What a file may hold: docs/service-file.md."
     )]
     Apply(ApplyArgs),
-    /// Stop a service's instances, or a feed's dispatchers, and forget it
-    #[command(after_help = "Examples:\n  tidegate remove service/web\n  tidegate remove feed/orders")]
+    /// Stop a service's instances, a feed's dispatchers or a store group, and forget it
+    #[command(
+        after_help = "Examples:\n  tidegate remove service/web\n  tidegate remove feed/orders\n  tidegate remove store-group/kv --destroy-data"
+    )]
     Remove {
         /// Like service/web, or just web
         #[arg(value_name = "KIND/NAME")]
         target: String,
+        /// A store group only: with everything that its stores hold
+        #[arg(long)]
+        destroy_data: bool,
     },
     /// Show the cluster, or one thing in it
     #[command(
         after_help = "Examples:\n  tidegate status\n  tidegate status service/web\n  tidegate status node/node-1\n  tidegate status -o json | jq ."
     )]
     Status {
-        /// Like service/web, feed/orders, node/node-1, instance/web-1k3f9a2, volume/db-data-0, drain/7, or just the name
+        /// Like service/web, feed/orders, store-group/kv, store/kv-0, node/node-1, instance/web-1k3f9a2, volume/db-data-0, drain/7, or just the name
         #[arg(value_name = "KIND/NAME")]
         target: Option<String>,
     },
@@ -94,11 +99,20 @@ pub enum Command {
     /// Feeds: streams of work whose dispatchers run on nodes
     #[command(subcommand)]
     Feed(FeedCommand),
+    /// Stores: members of replicated data stores
+    #[command(subcommand)]
+    Store(StoreCommand),
+    /// Store groups: the stores of one data store
+    #[command(subcommand)]
+    StoreGroup(StoreGroupCommand),
     /// Volumes: directories of stateful services that outlive instances
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Change how many instances a service has
-    #[command(after_help = "Example:\n  tidegate scale service/web 10")]
+    /// Change how many instances a service has, or how many stores a store group
+    #[command(
+        after_help = "Examples:\n  tidegate scale service/web 10\n  tidegate scale store-group/kv 3\n\n\
+                      Stores that go are emptied first; until they are gone, scaling back up keeps them."
+    )]
     Scale {
         /// Like service/web, or just web
         #[arg(value_name = "KIND/NAME")]
@@ -367,6 +381,49 @@ pub enum FeedCommand {
         #[arg(long, value_name = "NODE")]
         to: String,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// All stores: what their backend says of them, how far those that leave are
+    List {
+        /// Only those of a group
+        #[arg(long)]
+        group: Option<String>,
+    },
+    /// One store
+    Status { store: String },
+    /// Let a store go first when its group gets smaller
+    #[command(after_help = "Example:\n  tidegate store mark kv-1 && tidegate scale store-group/kv 3")]
+    Mark { store: String },
+    /// Take a mark back
+    Unmark { store: String },
+    /// Restart a store gracefully: its leaders leave first, and come back when it is ready again
+    #[command(
+        after_help = "Examples:\n  tidegate store restart kv-0\n  tidegate store restart kv-0 --cancel\n\n\
+                      It starts on another node if its own is closed and its volume is movable."
+    )]
+    Restart {
+        store: String,
+        /// End a restart that has not happened yet
+        #[arg(long)]
+        cancel: bool,
+    },
+    /// Move a store's leaders away, and keep them away
+    EvictLeader {
+        store: String,
+        /// Let leaders come back
+        #[arg(long)]
+        cancel: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum StoreGroupCommand {
+    /// All store groups
+    List,
+    /// One group and its stores
+    Status { group: String },
 }
 
 #[derive(Debug, Subcommand)]

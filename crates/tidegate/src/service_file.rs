@@ -43,9 +43,10 @@ fn check(sources: &[Source]) -> Outcome<SpecFile> {
     for source in sources {
         let document = Document::parse(&source.name, &source.text).map_err(Failure::error)?;
         let file: SpecFile = document.read().map_err(|mistake| located(&document, mistake))?;
-        if file.service.is_empty() && file.feed.is_empty() {
+        if file.service.is_empty() && file.feed.is_empty() && file.store_group.is_empty() {
             return Err(Failure::error(format!(
-                "{}: holds nothing: a service starts with [[service]], a feed with [[feed]]",
+                "{}: holds nothing: a service starts with [[service]], a feed with [[feed]], a store group with \
+                 [[store_group]]",
                 source.name
             )));
         }
@@ -60,6 +61,12 @@ fn check(sources: &[Source]) -> Outcome<SpecFile> {
             feed.check().map_err(|error| place.wrong(&error))?;
             place.only(&mut places)?;
             all.feed.push(feed);
+        }
+        for (index, group) in file.store_group.into_iter().enumerate() {
+            let place = Place { document: &document, kind: "store_group", index, name: &group.name };
+            group.check().map_err(|error| place.wrong(&error))?;
+            place.only(&mut places)?;
+            all.store_group.push(group);
         }
     }
     Ok(all)
@@ -101,7 +108,7 @@ fn located(document: &Document<'_>, mistake: Mistake) -> Failure {
     let at = document.place(mistake.offset);
     let (base, inner) = mistake.path.split_at(mistake.path.len().min(2));
     let thing = match base {
-        [Step::Key(key), Step::At(index)] if key == "service" || key == "feed" => {
+        [Step::Key(key), Step::At(index)] if ["service", "feed", "store_group"].contains(&key.as_str()) => {
             match document.text_at(base, "name") {
                 Some(name) => format!("{key} {name:?}: "),
                 None => format!("{key} number {}: ", index + 1),

@@ -10,6 +10,8 @@ pub enum Kind {
     Volume,
     Drain,
     Feed,
+    Store,
+    StoreGroup,
 }
 
 impl Kind {
@@ -21,6 +23,8 @@ impl Kind {
             Kind::Volume => "volume",
             Kind::Drain => "drain",
             Kind::Feed => "feed",
+            Kind::Store => "store",
+            Kind::StoreGroup => "store-group",
         }
     }
 }
@@ -42,12 +46,11 @@ pub fn parse(text: &str) -> Outcome<(Option<Kind>, &str)> {
         Some("volume") => Some(Kind::Volume),
         Some("drain") => Some(Kind::Drain),
         Some("feed") => Some(Kind::Feed),
-        Some(later @ ("store" | "store-group")) => {
-            return Err(Failure::usage(format!("{text:?}: this version has no {later}s yet")));
-        }
+        Some("store") => Some(Kind::Store),
+        Some("store-group") => Some(Kind::StoreGroup),
         Some(other) => {
             return Err(Failure::usage(format!(
-                "{text:?}: {other:?} is not a kind (service, feed, node, instance, volume or drain)"
+                "{text:?}: {other:?} is not a kind (service, feed, store-group, store, node, instance, volume or drain)"
             )));
         }
     };

@@ -27,6 +27,8 @@ pub enum Fault {
     NotAPort(u32),
     #[error("{0:?} is not a name")]
     NotAName(String),
+    #[error("is not an absolute path")]
+    NotAPath,
     #[error("there is no specification number {0} in this message")]
     NoSuchSpec(u32),
     #[error("is not a service file")]

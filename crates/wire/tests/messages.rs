@@ -155,7 +155,7 @@ fn what_the_coordinator_says_wrongly_is_refused_by_name() {
     refused(orders(vec![b"{}"], run(0)), "orders.specs");
     refused(orders(vec![b"\xff"], run(0)), "orders.specs");
     refused(orders(vec![br#"{"name":"web","command":[],"memory":"64MiB"}"#], run(0)), "orders.specs");
-    let volume = Some(pb::VolumeOrder { id: "../data".to_owned(), expected: true });
+    let volume = Some(pb::VolumeOrder { id: "../data".to_owned(), expected: true, mounted: String::new() });
     let run = pb::order::What::Run(pb::Run { volume, ..Default::default() });
     let spec = br#"{"name":"web","command":["serve"],"memory":"64MiB"}"#;
     refused(orders(vec![spec], run), "volume_order.id");

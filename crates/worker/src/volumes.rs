@@ -76,6 +76,14 @@ impl Volumes {
         Self { root: data_dir.join("volumes"), cluster: cluster.into() }
     }
 
+    /// Those under a directory that is mounted on several nodes; `None`: the node's own.
+    pub fn under(&self, mounted: Option<&str>) -> Self {
+        match mounted {
+            Some(root) => Self { root: root.into(), cluster: self.cluster.clone() },
+            None => self.clone(),
+        }
+    }
+
     pub fn path(&self, id: &str) -> Result<PathBuf, VolumeError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let good = (1..=200).contains(&id.len()) && id.chars().all(plain) && !id.starts_with('.');

@@ -260,10 +260,11 @@ fn address_of(seed: &Endpoint, operation: &'static str) -> Result<String, Backen
 }
 
 /// Which node answers at an address that is in nobody's view yet.
-pub async fn identify(config: &RedisConfig, address: &str) -> Result<StoreId, BackendError> {
+pub async fn identify(config: &RedisConfig, address: &str) -> Result<(Link, StoreId), BackendError> {
     let operation = "identify";
     let none = BackendError::NotPossible { operation, why: "no address of the cluster is given".into() };
     let seed = config.seeds.first().ok_or(none)?;
     let link = Link::open(seed, address, operation, config.timeout).await?;
-    Ok(StoreId(link.text(redis::cmd("CLUSTER").arg("MYID")).await?))
+    let id = StoreId(link.text(redis::cmd("CLUSTER").arg("MYID")).await?);
+    Ok((link, id))
 }

@@ -6,6 +6,7 @@
 //! *Keeping leaders away* is `cluster-replica-no-failover` on the node: it cannot become a primary, and nothing here
 //! gives slots to a node that has it set. It lasts as long as the process.
 
+mod join;
 mod link;
 mod moves;
 mod offline;
@@ -164,7 +165,9 @@ impl RedisCluster {
             return Ok(Preflight::Refused { refusal: Refusal::Backend { words } });
         }
         let slots = survey.slots_of(store);
-        if !slots.is_empty() {
+        // A replica that takes over has the data already, and there are as many primaries as before.
+        let succeeds = !slots.is_empty() && successor(&session, store).await.is_ok();
+        if !slots.is_empty() && !succeeds {
             let others = offline::takers(&session, store).await?;
             let left = others.len() as u64;
             let refusal = match left {
@@ -337,7 +340,14 @@ impl Backend for RedisCluster {
     }
 
     async fn identify(&self, address: &str) -> Result<StoreId, BackendError> {
-        self.bounded("identify", self.config.timeout, link::identify(&self.config, address)).await
+        let call = async {
+            let (link, id) = link::identify(&self.config, address).await?;
+            let session = self.session("identify", self.config.timeout).await?;
+            join::join(&session, &link, &id).await?;
+            Ok(id)
+        };
+        // it may change who is a member: not while slots are on their way
+        self.alone("identify", self.config.timeout * 2, call).await
     }
 
     async fn replicas(&self) -> Result<u64, BackendError> {
@@ -390,7 +400,7 @@ impl Backend for RedisCluster {
             let deadline = Instant::now() + within;
             Before::read(memo, "begin offline")?;
             let session = self.session("begin offline", within).await?;
-            offline::begin(session, store, deadline).await
+            offline::begin(session, store, self.config.primaries_min, deadline).await
         };
         self.alone("begin offline", within, call).await
     }

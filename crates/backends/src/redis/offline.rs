@@ -30,7 +30,14 @@ pub async fn takers(session: &Session, store: &StoreId) -> Result<BTreeMap<Store
     Ok(takers)
 }
 
-pub async fn begin(mut session: Session, store: &StoreId, deadline: Instant) -> Result<Moving, BackendError> {
+/// `primaries_min` must be left for slots to be moved; they were when it was asked whether the store can go, or a replica was
+/// to take over and did not.
+pub async fn begin(
+    mut session: Session,
+    store: &StoreId,
+    primaries_min: u64,
+    deadline: Instant,
+) -> Result<Moving, BackendError> {
     if !session.survey.is_known(store) {
         return Ok(Moving::Complete);
     }
@@ -48,6 +55,12 @@ pub async fn begin(mut session: Session, store: &StoreId, deadline: Instant) -> 
         // it died, and what it had half moved is its successor's to finish
         Err(_) => None,
     };
+    let left = takers(&session, store).await?.len() as u64;
+    if leads && left < primaries_min {
+        let why =
+            format!("{left} primaries would be left, and {primaries_min} are needed; no replica took over");
+        return Err(BackendError::NotPossible { operation: session.operation, why });
+    }
     session.fence().await?;
     session.look_again().await?;
     if let Some(link) = link {

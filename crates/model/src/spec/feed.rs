@@ -307,7 +307,7 @@ fn checked_path(key: &str, path: Option<&str>) -> Checked<String> {
 }
 
 /// Hides the password of a URL, in its authority or among its parameters.
-fn without_password(url: &str) -> String {
+pub(super) fn without_password(url: &str) -> String {
     let (before, query) = match url.split_once('?') {
         Some((before, query)) => (before, Some(query)),
         None => (url, None),

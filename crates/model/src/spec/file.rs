@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FeedFile, Kind, Probe, ServiceSpec};
+use super::{FeedFile, Kind, Probe, ServiceSpec, StoreGroupFile};
 use crate::units::{format_bytes, format_duration};
 
 /// A whole file.
@@ -18,6 +18,8 @@ pub struct SpecFile {
     pub service: Vec<ServiceFile>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub feed: Vec<FeedFile>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub store_group: Vec<StoreGroupFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -150,7 +152,7 @@ impl Default for UpdateFile {
 fn kind_default() -> String {
     "service".to_owned()
 }
-fn cpu_default() -> i64 {
+pub(super) fn cpu_default() -> i64 {
     100
 }
 fn yes() -> bool {
@@ -204,7 +206,7 @@ impl ServiceFile {
 }
 
 impl CheckFile {
-    fn of(check: &super::Check) -> CheckFile {
+    pub(super) fn of(check: &super::Check) -> CheckFile {
         let (mut http, mut port, mut tcp, mut command) = (None, None, None, None);
         match &check.probe {
             Probe::Http { path, port: to } => (http, port) = (Some(path.clone()), Some(to.clone())),
@@ -217,7 +219,7 @@ impl CheckFile {
 }
 
 /// Sizes are compared after a round trip, so they are written without rounding.
-fn format_exact(bytes: u64) -> String {
+pub(super) fn format_exact(bytes: u64) -> String {
     let text = format_bytes(bytes);
     match crate::units::parse_bytes(&text) {
         Ok(same) if same == bytes => text,

@@ -1,7 +1,8 @@
-//! What a service and a feed are: the specification as it is kept, and [`file`], as people write it.
+//! What a service, a feed and a store group are: the specification as it is kept, and [`file`], as people write it.
 
 pub mod feed;
 pub mod file;
+pub mod store_group;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use crate::Millis;
 
 pub use feed::{FeedFile, FeedSpec, IDLE_SPANS_MAX, PipelineSpec, Sink, Source};
 pub use file::{ServiceFile, SpecError};
+pub use store_group::{BackendSpec, StoreGroupFile, StoreGroupSpec};
 pub use validate::{expand, is_valid_name};
 
 /// More instances of one service than this is taken for a slip of the finger.
@@ -29,6 +31,8 @@ pub enum Kind {
     Batch,
     /// One on every node that satisfies its constraints.
     System,
+    /// The processes of a store group: one per store. Nobody applies it; it comes with its group.
+    Store,
 }
 
 /// A checked specification of one release. `count` is not part of it: scaling makes no release.
@@ -151,6 +155,7 @@ impl Kind {
             Kind::Service => "service",
             Kind::Batch => "batch",
             Kind::System => "system",
+            Kind::Store => "store",
         }
     }
 }

@@ -124,8 +124,8 @@ impl ServiceFile {
                 wrong("count", "a system service has no count: it runs once on every node")
             }
             (Kind::System, None) => Ok(0),
-            (Kind::Service | Kind::Batch, None) => Ok(1),
-            (Kind::Service | Kind::Batch, Some(count)) => match u32::try_from(count) {
+            (Kind::Service | Kind::Batch | Kind::Store, None) => Ok(1),
+            (Kind::Service | Kind::Batch | Kind::Store, Some(count)) => match u32::try_from(count) {
                 Ok(count) if count <= COUNT_MAX => Ok(count),
                 _ => wrong("count", format!("{count} is not between 0 and {COUNT_MAX}")),
             },
@@ -309,7 +309,7 @@ pub fn expand(text: &str, value: impl Fn(&str) -> Option<String>) -> Result<Stri
     Ok(out)
 }
 
-fn duration(key: &str, text: &str) -> Checked<Millis> {
+pub(super) fn duration(key: &str, text: &str) -> Checked<Millis> {
     match parse_duration(text) {
         Ok(span) if span <= DURATION_MAX => Ok(span),
         Ok(_) => wrong(key, format!("{text:?} is longer than {DURATION_MAX}")),

@@ -11,6 +11,7 @@ pub enum Class {
     Stateful,
     Batch,
     System,
+    Store,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,7 @@ impl Class {
             Class::Stateful => "stateful",
             Class::Batch => "batch",
             Class::System => "system",
+            Class::Store => "store",
         }
     }
 }
@@ -44,6 +46,7 @@ pub(super) fn class_of_release(cluster: &Cluster, service: ServiceIx, release: u
     match spec.kind {
         Kind::Batch => Class::Batch,
         Kind::System => Class::System,
+        Kind::Store => Class::Store,
         Kind::Service if spec.is_stateful() => Class::Stateful,
         Kind::Service => Class::Stateless,
     }
@@ -56,13 +59,13 @@ pub fn must_leave(cluster: &Cluster, instance: &Instance) -> Leave {
     match node.rec.intent {
         Intent::Disabled => match class {
             Class::Stateless | Class::Batch | Class::System => Leave::Now,
-            Class::Stateful => Leave::No,
+            Class::Stateful | Class::Store => Leave::No,
         },
         // Out already, and drained once more: for what was left behind.
         Intent::Drained | Intent::Stopping if node.is_draining() => by_drain(cluster, node, instance, class),
         Intent::Drained | Intent::Stopping => match class {
             Class::Stateless => Leave::Move,
-            Class::Stateful | Class::Batch | Class::System => Leave::No,
+            Class::Stateful | Class::Batch | Class::System | Class::Store => Leave::No,
         },
         Intent::Active => by_drain(cluster, node, instance, class),
     }
@@ -77,6 +80,8 @@ fn by_drain(cluster: &Cluster, node: &NodeEntry, instance: &Instance, class: Cla
         Class::Batch => Leave::No,
         Class::Stateful if drain.include_stateful => Leave::Now,
         Class::Stateful => Leave::No,
+        // Stores leave by their own rules: `planner::stores`.
+        Class::Store => Leave::No,
         Class::System if drain.ignore_system => Leave::No,
         Class::System if drain.deadline_reached || nothing_else_left(cluster, instance) => Leave::Now,
         Class::System => Leave::No,
@@ -90,6 +95,6 @@ fn nothing_else_left(cluster: &Cluster, instance: &Instance) -> bool {
     left(cluster, instance.node, false).all(|(_, class)| match class {
         Class::System => true,
         Class::Stateful => acknowledged,
-        Class::Stateless | Class::Batch => false,
+        Class::Stateless | Class::Batch | Class::Store => false,
     })
 }

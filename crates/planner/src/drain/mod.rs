@@ -19,6 +19,7 @@ mod leave;
 mod preview;
 mod queue;
 mod status;
+mod stores;
 
 pub use feeds::{FeedsLeft, Loads, SeenFeeds, preview_feeds};
 pub use leave::{Class, Leave, class_of, must_leave};
@@ -27,3 +28,4 @@ pub use queue::{
     DEADLINE_WINDOW, Dispatchers, Edges, Facts, Limits, advance, advance_with, edge_leaves_for, remaining,
 };
 pub use status::{Paused, Seen, Status, UnitStatus, status};
+pub use stores::preview_stores;

@@ -369,6 +369,8 @@ fn leftover(world: &Cluster, instance: &Instance, out: &mut Preview, now: Time) 
         }
         Class::Batch => out.waits.push(reason(Code::BatchRunning, "runs to its end, or to the deadline")),
         Class::System => out.waits.push(reason(Code::SystemLast, "leaves when nothing else is left")),
+        // Told by `preview_stores`.
+        Class::Store => {}
         Class::Stateless => {}
     }
 }

@@ -10,8 +10,12 @@ use model::{
 use super::{
     feeds::stranded,
     leave::{Class, class_of, class_of_release},
+    stores::unit_of,
 };
-use crate::scratch;
+use crate::{
+    scratch,
+    stores::{Process, left_code, process_of},
+};
 
 /// Deadlines that fall within this of the first of them are acted on together, at the last of them: one
 /// plan sees everything that must go. None is acted on early, and none later than this.
@@ -214,7 +218,11 @@ fn follow_ending(txn: &mut Txn<'_>, part: &DrainNode) {
 pub(super) fn busy(cluster: &Cluster, of: impl Fn(NodeIx) -> bool) -> u32 {
     let draining = cluster.nodes().filter(|(ix, _)| of(*ix)).filter(|(ix, node)| {
         let included = node.drain.as_ref().is_some_and(|drain| drain.include_stateful);
-        let mut units = remaining(cluster, *ix).map(|(_, class)| class == Class::Stateful && !included);
+        let mut units = remaining(cluster, *ix).map(|(id, class)| match class {
+            Class::Stateful => !included,
+            Class::Store => is_blocked_store(cluster, id),
+            Class::Stateless | Class::Batch | Class::System => false,
+        });
         // The first that is not blocked will do, and nothing left at all is no blocker either.
         let movable = units.next().is_none_or(|blocked| !blocked || units.any(|blocked| !blocked));
         node.is_draining() && (movable || cluster.maintainer_count(&node.rec.id) > 0)
@@ -261,10 +269,11 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
     }
     let forced = is_forced(part) && part.deadline.is_some_and(|deadline| deadline <= now);
     part.deadline_reached |= forced && !facts.paused;
-    let (mut units, mut stateful) = (0, Vec::new());
+    let (mut units, mut stateful, mut stores) = (0, Vec::new(), Vec::new());
     for (id, class) in left(txn, ix, part.options.ignore_system) {
         units += 1;
         stateful.extend((class == Class::Stateful).then_some(id));
+        stores.extend((class == Class::Store).then_some(id));
     }
     let maintainers = txn.maintainer_count(&part.node) as u32;
     let dispatchers = facts.dispatchers_on(ix).map(|by_feed| by_feed.values().sum::<u32>());
@@ -277,7 +286,9 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
     if done > part.done && dispatchers.is_some() {
         (part.done, part.progress_at) = (done, Some(now));
     }
-    part.blocked = !stateful.is_empty() && !part.options.include_stateful && !part.options.ack_stateful;
+    let unacknowledged = !part.options.include_stateful && !part.options.ack_stateful;
+    part.blocked =
+        (!stateful.is_empty() && unacknowledged) || stores.iter().any(|id| is_blocked_store(txn, *id));
     part.stalled = part.progress_at.is_some_and(|at| now.since(at) >= limits.stall_after);
     let may_stay = !part.options.include_stateful && (part.options.ack_stateful || part.deadline_reached);
     let Some(stranded) = feeds_that_stay(txn, ix, part, facts) else { return };
@@ -288,14 +299,21 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
         if up && edge_is_gone(txn, ix, (epoch, part), facts) {
             end(part, Ending::Drained, now);
         }
-    } else if stateful.len() == units as usize
-        && (units == 0 || may_stay)
-        && edge_is_gone(txn, ix, (epoch, part), facts)
-    {
-        let unit =
-            |instance: &Instance| (format!("instance/{}", txn.instance_name(instance)), Code::VolumeLocal);
-        let instances = stateful.iter().filter_map(|id| txn.instance(*id)).map(unit);
-        part.left = instances.chain(stranded).collect();
+        return;
+    }
+    // A store's way out is its own record: it goes on after the drain has ended, and no deadline shortens it.
+    let only_stay = stateful.len() + stores.len() == units as usize
+        && (stateful.is_empty() || may_stay)
+        && (stores.is_empty() || part.deadline_reached);
+    if only_stay && edge_is_gone(txn, ix, (epoch, part), facts) {
+        let unit = |instance: &Instance| match class_of(txn, instance) {
+            Class::Store => (unit_of(txn, instance), left_code(txn, instance)),
+            Class::Stateless | Class::Stateful | Class::Batch | Class::System => {
+                (unit_of(txn, instance), Code::VolumeLocal)
+            }
+        };
+        let left = stateful.iter().chain(&stores).filter_map(|id| txn.instance(*id));
+        part.left = left.map(unit).chain(stranded).collect();
         end(part, Ending::DrainedExcept, now);
     }
 }
@@ -314,6 +332,13 @@ fn feeds_that_stay(
     }
     let over = part.deadline_reached && !facts.paused;
     over.then(|| stranded(txn, &part.node, dispatchers)).flatten()
+}
+
+/// Its backend refuses: a person is needed.
+fn is_blocked_store(cluster: &Cluster, id: InstanceId) -> bool {
+    let store = cluster.instance(id).and_then(|instance| cluster.store_of(instance));
+    let trouble = store.and_then(|store| store.trouble.as_ref());
+    trouble.is_some_and(|trouble| trouble.code != Code::BackendUnreachable)
 }
 
 /// The edge leaves when nothing else does; it is told to here. One whose node does not answer is not
@@ -340,7 +365,16 @@ fn end(part: &mut DrainNode, ending: Ending, now: Time) {
 fn replacements_are_up(cluster: &Cluster, node: NodeIx, part: &DrainNode) -> bool {
     let since = part.started_at.unwrap_or_default();
     let gone = cluster.instances_on(node).filter(|i| i.is_over() && i.ended_at.is_some_and(|at| at >= since));
-    let stateless = gone.filter(|instance| class_of(cluster, instance) == Class::Stateless);
+    let (stores, gone): (Vec<&Instance>, Vec<&Instance>) =
+        gone.partition(|instance| class_of(cluster, instance) == Class::Store);
+    // A store that is still one runs elsewhere.
+    let mut moved = stores.into_iter().filter_map(|instance| cluster.store_of(instance));
+    if moved.any(|store| {
+        store.removed_at.is_none() && !matches!(process_of(cluster, store), Process::Ready { .. })
+    }) {
+        return false;
+    }
+    let stateless = gone.into_iter().filter(|instance| class_of(cluster, instance) == Class::Stateless);
     let services: BTreeSet<ServiceIx> = stateless.map(|instance| instance.service).collect();
     services.into_iter().all(|service| {
         let Some(entry) = cluster.service(service) else { return true };

@@ -9,8 +9,9 @@ use super::{
     feeds::{self, FeedsLeft, SeenFeeds},
     leave::{Class, Leave, class_of, must_leave},
     queue::is_only_edge,
+    stores,
 };
-use crate::scratch;
+use crate::{scratch, stores::StoreStatus};
 
 /// Starting a process and its first check take about this long, where nothing better is known.
 pub(super) const START_GUESS: Millis = Millis::secs(2);
@@ -46,6 +47,8 @@ pub struct Seen<'a> {
     pub paused: Option<Paused>,
     /// `None` where nobody is there to look at.
     pub feeds: Option<SeenFeeds<'a>>,
+    /// What is known of a store; `None` where nobody is there to look at.
+    pub stores: &'a dyn Fn(&Instance) -> Option<StoreStatus>,
 }
 
 /// Why nothing begins to move for any drain's sake.
@@ -77,7 +80,7 @@ pub fn status(cluster: &Cluster, part: &DrainNode, seen: &Seen<'_>, now: Time) -
     let (eta, eta_basis) = match (seen.paused, part.withdrawing_since) {
         (Some(paused), _) => (None, format!("drains pause: {}", paused.code)),
         (None, Some(_)) => (None, "the edge's open connections finish".to_owned()),
-        (None, None) => estimate(cluster, part, &units, now),
+        (None, None) => estimate(cluster, part, &units, seen, now),
     };
     let (feeds, feed_waits) =
         seen.feeds.as_ref().map(|seen| feeds::left(cluster, part, seen)).unwrap_or_default();
@@ -116,7 +119,7 @@ pub(super) fn only_edge(node: &str, since: Time) -> Reason {
     }
 }
 
-fn paused_message(code: Code) -> &'static str {
+pub(super) fn paused_message(code: Code) -> &'static str {
     match code {
         Code::OfficeMoving => "the coordinator's own node is closed; it hands over first",
         _ => "the coordinator's own node is closed and no open candidate lives; drains pause",
@@ -124,7 +127,7 @@ fn paused_message(code: Code) -> &'static str {
 }
 
 /// Why a unit has not left, whether a person is needed, and since when.
-type Why = (Code, bool, String, Option<Time>);
+pub(super) type Why = (Code, bool, String, Option<Time>);
 
 fn unit(
     cluster: &Cluster,
@@ -145,6 +148,7 @@ fn unit(
             let message = "its data is on a volume of this node".to_owned();
             (Code::VolumeLocal, !part.options.ack_stateful, message, started)
         }
+        Class::Store => stores::why(cluster, part, instance, seen),
         _ if instance.desired == Desired::Draining => {
             let edges = (seen.edges_left)(instance.id);
             let message = format!("{edges} edges have not confirmed that they send nothing there");
@@ -169,7 +173,7 @@ fn unit(
             waits_for(cluster, part, instance, replacement, seen)
         }
     };
-    let unit = format!("instance/{}", cluster.instance_name(instance));
+    let unit = stores::unit_of(cluster, instance);
     UnitStatus { id: instance.id, unit, class, code, blocks, message, since }
 }
 
@@ -227,6 +231,7 @@ fn estimate(
     cluster: &Cluster,
     part: &DrainNode,
     units: &[UnitStatus],
+    seen: &Seen<'_>,
     now: Time,
 ) -> (Option<Millis>, String) {
     let moving =
@@ -241,6 +246,9 @@ fn estimate(
     if units.iter().any(|unit| has_no_place(unit.code)) {
         let until = part.deadline.filter(|_| !part.deadline_reached).map(|deadline| deadline.since(now));
         return (until, "there is no room elsewhere: until there is, or to the deadline".to_owned());
+    }
+    if let Some(estimate) = stores::estimate(cluster, units, seen) {
+        return estimate;
     }
     if let Some(started) = part.started_at.filter(|_| part.done > 0) {
         let each = now.since(started).0 / u64::from(part.done);

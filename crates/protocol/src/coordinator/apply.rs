@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Change, Code, Rollout, RolloutState, Service, ServiceName, Time};
+use model::{Change, Code, Kind, Rollout, RolloutState, Service, ServiceName, Time};
 
 use super::{
-    Answer, ApiError, Applied, Apply, ApplyFeed, Coordinator, ErrorKind, Outcome, requests::being_removed,
+    Answer, ApiError, Applied, Apply, ApplyFeed, ApplyStoreGroup, Coordinator, ErrorKind, Outcome,
+    requests::being_removed,
 };
 
 impl Coordinator {
@@ -13,10 +14,12 @@ impl Coordinator {
         &mut self,
         services: Vec<Apply>,
         feeds: Vec<ApplyFeed>,
+        groups: Vec<ApplyStoreGroup>,
         now: Time,
     ) -> Result<Answer, ApiError> {
         self.refuse_conflicts(&services)?;
         self.check_feeds(&feeds)?;
+        self.check_groups(&groups, &services)?;
         let mut applied = Vec::new();
         for apply in services {
             let (outcome, record) = self.outcome(&apply, now);
@@ -26,6 +29,7 @@ impl Coordinator {
             applied.push(Applied { kind: "service", name: apply.name.to_string(), outcome });
         }
         applied.extend(self.apply_feeds(feeds, now));
+        applied.extend(self.apply_groups(groups, now));
         Ok(Answer::Applied(applied))
     }
 
@@ -90,6 +94,10 @@ impl Coordinator {
     /// Instances of two kinds in one service could not be counted against each other.
     fn refuse_change_of_kind(&self, apply: &Apply) -> Result<(), ApiError> {
         let Some(entry) = self.cluster.service_by_name(apply.name.as_str()) else { return Ok(()) };
+        if entry.rec.spec().kind == Kind::Store {
+            let message = format!("{0} is a store group; give the service another name", apply.name);
+            return Err(ApiError::new(ErrorKind::Conflict, "name_in_use", message));
+        }
         if entry.rec.removed {
             return Err(being_removed(&apply.name));
         }

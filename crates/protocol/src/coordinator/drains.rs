@@ -299,7 +299,8 @@ impl Coordinator {
             last_said: ix.and_then(|ix| self.dispatchers_last_said(ix)),
             wait: &wait,
         });
-        let seen = drain::Seen { reasons: &reasons, edges_left: &edges_left, paused, feeds };
+        let stores = |instance: &model::Instance| self.store_status_of(instance, now);
+        let seen = drain::Seen { reasons: &reasons, edges_left: &edges_left, paused, feeds, stores: &stores };
         drain::status(&self.cluster, part, &seen, now)
     }
 
@@ -353,6 +354,7 @@ impl Rehearsal {
         let nodes: Vec<&str> = self.nodes.iter().map(NodeId::as_str).collect();
         let mut previews = drain::preview(&self.cluster, &nodes, &self.options, self.limits, self.now);
         self.play_feeds(&mut previews);
+        self.play_stores(&mut previews);
         self.nodes.iter().cloned().zip(previews).collect()
     }
 
@@ -367,6 +369,17 @@ impl Rehearsal {
             let waves = moves.last().map_or(0, |last| last.wave);
             preview.waves = preview.waves.max(waves);
             preview.eta = preview.eta.max(Millis(HAND_OVER_GUESS.0 * u64::from(waves)));
+            preview.moves.extend(moves);
+            preview.waits.extend(waits);
+        }
+    }
+
+    fn play_stores(&self, previews: &mut [Preview]) {
+        let closed: Vec<NodeIx> =
+            self.nodes.iter().filter_map(|node| self.cluster.node_ix(node.as_str())).collect();
+        for (ix, preview) in closed.iter().zip(previews) {
+            let (moves, waits) = drain::preview_stores(&self.cluster, *ix, &closed);
+            preview.waves = preview.waves.max(moves.last().map_or(0, |last| last.wave));
             preview.moves.extend(moves);
             preview.waits.extend(waits);
         }

@@ -18,13 +18,15 @@ mod roster;
 mod sessions;
 mod sets;
 mod settle;
+mod store_requests;
+mod stores;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{
-    Change, Cluster, Code, Event, EventKind, Health, Instance, InstanceId, Meta, NodeIx, Reason, ServiceIx,
-    Term, Time, Txn, encode_change,
+    BackendAnswer, BackendFailure, Change, Cluster, Code, Event, EventKind, Health, Instance, InstanceId,
+    Meta, NodeIx, Reason, ServiceIx, Term, Time, Txn, encode_change,
 };
 pub use planner::drain::{
     Class, Limits as DrainLimits, Move, Paused, Preview, Status as DrainStatus, UnitStatus, class_of,
@@ -36,10 +38,16 @@ pub use captures::{ANOTHER_DRAIN, CaptureLeft, Liveness, NODE_DISABLED};
 pub use drains::Rehearsal;
 use feeds::FeedDesk;
 pub use feeds::{FeedMoves, FeedSeen};
-pub use request::{
-    Answer, ApiError, Applied, Apply, ApplyFeed, Asked, DrainRequest, ErrorKind, Outcome, Request,
-    WantedIntent,
+pub use planner::stores::{
+    EvictorShown, Mode as StoreMode, Offlining, OffliningReason, StoreStatus, Wait as StoreWait,
+    Work as StoreWork,
 };
+pub use request::{
+    Answer, ApiError, Applied, Apply, ApplyFeed, ApplyStoreGroup, Asked, DrainRequest, ErrorKind, Outcome,
+    Request, StoreAction, WantedIntent,
+};
+use stores::StoreDesk;
+pub use stores::{BackendOrder, CALL_MAX, CallId};
 
 use crate::{
     Timing,
@@ -86,6 +94,11 @@ pub enum Input {
         id: RequestId,
         asked: Asked,
     },
+    /// How a call to a backend ended.
+    Backend {
+        call: CallId,
+        result: Result<BackendAnswer, BackendFailure>,
+    },
     /// The office lease was renewed and holds until then. Heartbeats are answered only while it does.
     OfficeHolds {
         until: Time,
@@ -130,6 +143,8 @@ pub enum Output {
         result: Result<Answer, ApiError>,
     },
     Event(Event),
+    /// Ask a backend, and tell how it went: [`Input::Backend`].
+    Backend(BackendOrder),
     /// One transaction: fenced by the office, comparing the head with `head - 1`.
     Transact {
         head: u64,
@@ -205,6 +220,7 @@ pub struct Coordinator {
     roster: RosterTable,
     feeds: FeedDesk,
     feed_limits: FeedLimits,
+    stores: StoreDesk,
     /// Who is in office here, and since when.
     candidate: String,
     in_office_since: Time,
@@ -253,6 +269,7 @@ impl Coordinator {
             roster: RosterTable::new(start.term),
             feeds: FeedDesk::default(),
             feed_limits: start.feeds,
+            stores: StoreDesk::default(),
             candidate: start.candidate.clone(),
             in_office_since: now,
             paused_since: None,
@@ -328,6 +345,7 @@ impl Coordinator {
                     self.outbox.push_back((self.log.last_group(), Output::HandOver));
                 }
             }
+            Input::Backend { call, result } => self.backend_answered(call, result, now),
             Input::OfficeHolds { until } => self.office_until = until,
             Input::Stored(outcome) => return self.stored(outcome, now),
             Input::Head { number, by } => {
@@ -451,6 +469,15 @@ impl Coordinator {
                     self.drains_dirty |= drains;
                     self.dirty.extend(self.cluster.service_ix(service.name.as_str()));
                 }
+                Change::StoreGroup(group) => {
+                    self.drains_dirty |= drains;
+                    self.dirty.extend(self.cluster.service_ix(group.name.as_str()));
+                }
+                Change::Store(store) => {
+                    self.drains_dirty |= drains;
+                    self.dirty.extend(self.cluster.service_ix(store.group.as_str()));
+                }
+                Change::StoreGroupGone(_) | Change::StoreGone(_) => self.drains_dirty |= drains,
                 Change::Meta(_)
                 | Change::ServiceGone(_)
                 | Change::Volume(_)

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use model::{Desired, Instance, InstanceId, Millis, NodeIx, Time, VolumeId};
+use model::{Desired, Instance, InstanceId, Kind, Millis, NodeIx, ServiceSpec, Time, VolumeId};
 
 use super::{Coordinator, timers::Timer};
 use crate::message::{DiskFrom, DownBody, Order, Run, VolumeOrder, What};
@@ -43,10 +43,22 @@ impl Coordinator {
         if told != Some(FORGET) {
             self.send_order_list(
                 node,
-                vec![Order { instance: id, revision: FORGET, what: What::Forget }],
+                vec![Order { instance: id, revision: FORGET, what: self.last_order(id) }],
                 now,
             );
         }
+    }
+
+    /// What is left of it may go, with its volume if its store is no more.
+    fn last_order(&self, id: InstanceId) -> What {
+        let volume = self.cluster.instance(id).and_then(|instance| self.doomed_volume(instance));
+        volume.map_or(What::Forget, What::Destroy)
+    }
+
+    fn doomed_volume(&self, instance: &Instance) -> Option<VolumeOrder> {
+        let store = self.cluster.store_of(instance)?;
+        let doomed = planner::stores::to_destroy(&self.cluster, store.group.as_str());
+        doomed.iter().any(|(id, _)| *id == instance.id).then(|| self.run(instance).volume)?
     }
 
     pub(super) fn resend_orders(&mut self, node: NodeIx, now: Time) {
@@ -55,8 +67,9 @@ impl Coordinator {
         let (forget, others): (Vec<_>, Vec<_>) =
             due.into_iter().partition(|id| session.told(*id) == Some(FORGET));
         let forget = forget.into_iter().filter(|id| self.cluster.instance(*id).is_some());
-        let forget =
-            forget.map(|instance| Order { instance, revision: FORGET, what: What::Forget }).collect();
+        let forget = forget
+            .map(|instance| Order { instance, revision: FORGET, what: self.last_order(instance) })
+            .collect();
         self.send_order_list(node, forget, now);
         self.send_orders(node, &others, now);
         self.arm_resend(node, now);
@@ -106,8 +119,15 @@ impl Coordinator {
         let volume = spec.volume.as_ref().map(|volume| {
             let id = VolumeId::new(&format!("{}-{}-{}", rec.name, volume.name, instance.slot.unwrap_or(0)));
             let expected = self.cluster.volume(id.as_str()).is_some_and(|volume| volume.expected);
-            VolumeOrder { id, expected }
+            let group = self.cluster.store_group(rec.name.as_str());
+            let mounted = group.and_then(|group| group.spec.movable.clone());
+            VolumeOrder { id, expected, mounted }
         });
+        // What a store is, is no node's business: it runs an instance with a volume.
+        let spec = match spec.kind {
+            Kind::Store => Arc::new(ServiceSpec { kind: Kind::Service, ..(*spec).clone() }),
+            Kind::Service | Kind::Batch | Kind::System => spec,
+        };
         let (service, disk_from) = (rec.name.clone(), self.disk_from(instance));
         Run { service, release: instance.release, slot: instance.slot, volume, disk_from, spec }
     }

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Code, FeedName, FeedSpec, FeedState, InstanceId, Millis, Return, ServiceName, ServiceSpec, SpanName, Then,
+    Code, FeedName, FeedSpec, FeedState, InstanceId, Millis, Return, ServiceName, ServiceSpec, SpanName,
+    StoreGroupName, StoreGroupSpec, Then,
 };
 
 /// One request, with who asks and from where for the audit log.
@@ -16,10 +17,24 @@ pub struct Asked {
 
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Create or update services and feeds; all or none.
+    /// Create or update services, feeds and store groups; all or none.
     Apply {
         services: Vec<Apply>,
         feeds: Vec<ApplyFeed>,
+        groups: Vec<ApplyStoreGroup>,
+    },
+    SetReplicas {
+        group: StoreGroupName,
+        replicas: u32,
+    },
+    /// A store group goes with all its data; only if that was said in so many words.
+    RemoveStoreGroup {
+        group: StoreGroupName,
+        destroy_data: bool,
+    },
+    Store {
+        store: String,
+        action: StoreAction,
     },
     SetFeedState {
         feed: FeedName,
@@ -78,7 +93,7 @@ pub enum Request {
 impl Request {
     /// Services alone.
     pub fn apply(services: Vec<Apply>) -> Request {
-        Request::Apply { services, feeds: Vec::new() }
+        Request::Apply { services, feeds: Vec::new(), groups: Vec::new() }
     }
 }
 
@@ -113,6 +128,27 @@ pub struct ApplyFeed {
     pub spec: Arc<FeedSpec>,
 }
 
+#[derive(Clone, Debug)]
+pub struct ApplyStoreGroup {
+    pub name: StoreGroupName,
+    /// `None` keeps what the group has (1 for a new one).
+    pub replicas: Option<u32>,
+    pub spec: Arc<StoreGroupSpec>,
+    /// Of [`Kind::Store`](model::Kind::Store).
+    pub process: Arc<ServiceSpec>,
+}
+
+/// What is asked of one store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreAction {
+    Mark,
+    Unmark,
+    Restart,
+    CancelRestart,
+    EvictLeader,
+    CancelEvictLeader,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WantedIntent {
     Active,
@@ -129,7 +165,7 @@ pub enum Answer {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// `service`, `feed`.
+    /// `service`, `feed`, `store-group`.
     pub kind: &'static str,
     pub name: String,
     pub outcome: Outcome,
@@ -147,7 +183,7 @@ pub enum Outcome {
         from: u32,
         to: u32,
     },
-    /// Of a feed: it has no releases.
+    /// Of a feed, or of a store group beside its processes: these have no releases.
     Changed,
     Unchanged,
 }

@@ -16,7 +16,12 @@ impl Coordinator {
         let what = describe(&asked.request);
         let answer = match asked.request {
             Request::Barrier => return Ok(Answer::Done),
-            Request::Apply { services, feeds } => self.apply(services, feeds, now)?,
+            Request::Apply { services, feeds, groups } => self.apply(services, feeds, groups, now)?,
+            Request::SetReplicas { group, replicas } => self.set_replicas(&group, replicas, now)?,
+            Request::RemoveStoreGroup { group, destroy_data } => {
+                self.remove_store_group(&group, destroy_data, now)?
+            }
+            Request::Store { store, action } => self.act_on_store(&store, action, now)?,
             Request::SetFeedState { feed, state } => self.set_feed_state(&feed, state, now)?,
             Request::MoveSpan { feed, span, node } => self.move_span(&feed, span, &node, now)?,
             Request::Remove { service } => self.remove_service(&service, now)?,
@@ -52,9 +57,11 @@ impl Coordinator {
         });
     }
 
+    /// The processes of a store group are no service to anybody.
     pub(super) fn service_rec(&self, name: &ServiceName) -> Result<&Service, ApiError> {
         let entry = self.cluster.service_by_name(name.as_str());
         let entry = entry
+            .filter(|entry| entry.rec.spec().kind != Kind::Store)
             .ok_or_else(|| ApiError::not_found("service_not_found", format!("there is no service {name}")))?;
         Ok(&entry.rec)
     }
@@ -142,6 +149,10 @@ impl Coordinator {
             let message = format!("{} is over already", self.cluster.instance_name(instance));
             return Err(ApiError::new(ErrorKind::Conflict, "instance_over", message));
         }
+        if let Some(store) = self.cluster.store_of(instance) {
+            let message = format!("it is the process of store {0}; `tidegate store restart {0}`", store.id);
+            return Err(ApiError::new(ErrorKind::Conflict, "instance_of_store", message));
+        }
         if instance.desired == Desired::Running {
             let mut next = instance.clone();
             next.desired = Desired::Draining;
@@ -197,12 +208,16 @@ pub(super) fn being_removed(name: &ServiceName) -> ApiError {
 
 fn describe(request: &Request) -> String {
     match request {
-        Request::Apply { services, feeds } => {
+        Request::Apply { services, feeds, groups } => {
             let services = services.iter().map(|apply| apply.name.to_string());
-            let names: Vec<String> =
-                services.chain(feeds.iter().map(|apply| format!("feed/{}", apply.name))).collect();
+            let feeds = feeds.iter().map(|apply| format!("feed/{}", apply.name));
+            let groups = groups.iter().map(|apply| format!("store-group/{}", apply.name));
+            let names: Vec<String> = services.chain(feeds).chain(groups).collect();
             format!("apply {}", names.join(", "))
         }
+        Request::SetReplicas { group, replicas } => format!("scale store-group/{group} to {replicas}"),
+        Request::RemoveStoreGroup { group, .. } => format!("destroy store-group/{group}"),
+        Request::Store { store, action } => format!("{} store/{store}", action.describe()),
         Request::SetFeedState { feed, state } => match state {
             FeedState::Running => format!("resume feed/{feed}"),
             FeedState::Paused => format!("pause feed/{feed}"),

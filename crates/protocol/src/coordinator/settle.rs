@@ -41,6 +41,9 @@ impl Coordinator {
             self.forget_service(service);
             return;
         }
+        if let Some(group) = self.group_of_service(service) {
+            return self.plan_group(service, &group, now);
+        }
         let drains = if self.paused_since.is_some() { Drains::Paused } else { Drains::Go };
         let planned = self.change(now, |txn, ids| planner::reconcile_with(txn, ids, service, drains));
         // Planning again right after would make no change; only a plan that stopped half-way goes on.
@@ -64,7 +67,7 @@ impl Coordinator {
     }
 
     /// A reason that was there before keeps the time since when it holds.
-    fn keep_since(&mut self, service: ServiceIx, mut reasons: Vec<model::Reason>, now: Time) {
+    pub(super) fn keep_since(&mut self, service: ServiceIx, mut reasons: Vec<model::Reason>, now: Time) {
         let before = self.reasons.remove(&service).unwrap_or_default();
         for reason in &mut reasons {
             let known = before.iter().find(|old| old.code == reason.code && old.unit == reason.unit);
@@ -84,7 +87,7 @@ impl Coordinator {
 
     /// Instances that are over and no longer needed for the record: their nodes clear up first. What
     /// was on a node that is offline is dropped at once; if it ever comes back with it, it is unclaimed.
-    fn forget_old(&mut self, service: ServiceIx, now: Time) {
+    pub(super) fn forget_old(&mut self, service: ServiceIx, now: Time) {
         for id in planner::to_forget(&self.cluster, service) {
             let Some(instance) = self.cluster.instance(id) else { continue };
             let node = instance.node;

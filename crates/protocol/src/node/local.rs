@@ -83,11 +83,18 @@ enum Phase {
 pub(super) enum Do {
     Copy,
     GiveUpCopy,
-    Launch { run: u32 },
-    Watch { run: u32 },
+    Launch {
+        run: u32,
+    },
+    Watch {
+        run: u32,
+    },
     Signal,
     Kill,
-    Erase,
+    /// Its directory, and its volume as well if that is to be destroyed.
+    Erase {
+        destroy: bool,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -197,11 +204,11 @@ impl Local {
             }
             What::Drain => self.wanted = self.wanted.max(Wanted::Drain),
             What::Stop => self.wanted = Wanted::Stop,
-            What::Forget => {
+            What::Forget | What::Destroy(_) => {
                 // Only what is over is forgotten: an order to forget never stops anything.
                 if matches!(self.phase, Phase::Over { .. }) && !self.forget {
                     self.forget = true;
-                    wishes.push(Do::Erase);
+                    wishes.push(Do::Erase { destroy: matches!(what, What::Destroy(_)) });
                 }
                 return;
             }

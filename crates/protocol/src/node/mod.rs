@@ -19,7 +19,7 @@ use model::{
 
 use crate::{
     Timing,
-    message::{Down, Duty, EdgeReport, Run, Sets, Status, Up},
+    message::{Down, Duty, EdgeReport, Run, Sets, Status, Up, VolumeOrder},
 };
 pub use copy::{Copied, CopyEnd};
 use feeds::Feeds;
@@ -181,9 +181,10 @@ pub enum Output {
     Kill {
         id: InstanceId,
     },
-    /// Remove its directory.
+    /// Remove its directory, after this volume with all its data.
     Erase {
         id: InstanceId,
+        volume: Option<VolumeOrder>,
     },
     /// Remember whom to obey, before anything of it is carried out.
     Remember(Memory),
@@ -363,7 +364,9 @@ impl Node {
                 local::Do::Watch { run } => Output::Watch { id, run, what: what.clone() },
                 local::Do::Signal => Output::Signal { id, signal: what.spec.stop.signal },
                 local::Do::Kill => Output::Kill { id },
-                local::Do::Erase => Output::Erase { id },
+                local::Do::Erase { destroy } => {
+                    Output::Erase { id, volume: what.volume.clone().filter(|_| destroy) }
+                }
             });
         }
         if changed {

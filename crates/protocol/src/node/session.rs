@@ -225,6 +225,9 @@ impl Node {
                     self.forgotten.insert(instance, now);
                     self.hurry(now);
                 }
+                What::Destroy(volume) => {
+                    self.out.push(Output::Erase { id: instance, volume: Some(volume) });
+                }
                 What::Drain | What::Stop => self.never_here(instance, revision, now),
             }
         }

@@ -4,7 +4,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -16,8 +16,8 @@ use model::{
 use protocol::{
     Timing,
     coordinator::{
-        Answer, ApiError, Apply, Asked, ConnId, Coordinator, DrainRequest, Input, Op, Output, Request,
-        RequestId, Start, Stored,
+        Answer, ApiError, Apply, Asked, BackendOrder, ConnId, Coordinator, DrainRequest, Input, Op, Output,
+        Request, RequestId, Start, Stored,
     },
     message::{
         Down, DownBody, Duty, EdgeReport, Heartbeat, Hello, Inventory, Order, Run, Status, Up, UpBody, What,
@@ -127,6 +127,8 @@ pub struct Office {
     requests: u64,
     replies: BTreeMap<u64, Result<Answer, ApiError>>,
     pub events: Vec<Event>,
+    /// Calls to backends that nobody has answered.
+    pub backend: VecDeque<BackendOrder>,
 }
 
 impl Office {
@@ -147,6 +149,7 @@ impl Office {
             requests: 0,
             replies: BTreeMap::new(),
             events: Vec::new(),
+            backend: VecDeque::new(),
         };
         office.perform(outputs);
         office.give(Input::OfficeHolds { until: Time(u64::MAX) });
@@ -262,6 +265,7 @@ impl Office {
                     self.give(Input::Head { number, by });
                 }
                 Output::Resign { why } => panic!("resigned: {why}"),
+                Output::Backend(order) => self.backend.push_back(order),
                 Output::HandOver => panic!("nobody asked"),
             }
         }
@@ -430,6 +434,7 @@ impl Office {
         }
         let (coordinator, outputs) = Coordinator::new(start(cluster, self.head, term), self.now);
         self.coordinator = coordinator;
+        self.backend.clear();
         self.perform(outputs);
         self.give(Input::OfficeHolds { until: Time(u64::MAX) });
         let connected = self.nodes.iter().filter(|(_, node)| node.conn.is_some());
@@ -452,7 +457,7 @@ impl FakeNode {
             let done = known
                 .is_some_and(|(revision, actual)| revision >= order.revision && actual != Actual::Starting);
             match (&order.what, known) {
-                (What::Forget, _) => {
+                (What::Forget | What::Destroy(_), _) => {
                     self.has.remove(&id);
                     self.forgotten.insert(id);
                 }

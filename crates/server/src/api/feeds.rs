@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::caller::Caller;
 use super::error::{Answer, ApiFailure};
 use super::extract::{InBody, InPath};
-use super::services::{carry_out, unexpected};
+use super::services::{Files, carry_out, named, unexpected};
 use super::state::ApiState;
 use crate::Slice;
 use crate::view::{AppliedView, ErrorView, FeedShape, FeedView, List, feed_view};
@@ -67,19 +67,11 @@ pub(super) async fn put(
     State(state): State<ApiState>,
     InPath(name): InPath<String>,
     caller: Caller,
-    InBody(mut body): InBody<Value>,
+    InBody(body): InBody<Value>,
 ) -> Answer<(StatusCode, Json<AppliedView>)> {
-    if let Some(fields) = body.as_object_mut() {
-        fields.entry("name").or_insert_with(|| Value::from(name.as_str()));
-    }
-    let file: FeedFile = serde_json::from_value(body)
-        .map_err(|error| ApiFailure::invalid(format!("the body does not have the right shape: {error}")))?;
-    if file.name != name {
-        let message = format!("name: the body says {:?}, the path {name:?}", file.name);
-        return Err(ApiFailure::invalid(message).with("key", "name"));
-    }
-    let mut applied = carry_out(&state, caller, Vec::new(), vec![file]).await?;
-    match applied.pop() {
+    let file: FeedFile = named(&name, body, |file: &FeedFile| &file.name)?;
+    let files = Files { feeds: vec![file], ..Files::default() };
+    match carry_out(&state, caller, &files).await?.pop() {
         Some(applied) if applied.outcome == "created" => Ok((StatusCode::CREATED, Json(applied))),
         Some(applied) => Ok((StatusCode::OK, Json(applied))),
         None => Err(unexpected()),

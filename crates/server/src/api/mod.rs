@@ -18,6 +18,7 @@ mod nodes;
 mod own;
 mod services;
 mod state;
+mod stores;
 mod volumes;
 
 use axum::{Router, middleware};
@@ -39,7 +40,7 @@ const _: () = assert!(BODY_BYTES_MAX >= 4 * model::spec::SPEC_BYTES_MAX);
         license(name = "Apache-2.0 OR MIT")
     ),
     tags(
-        (name = "nodes"), (name = "drains"), (name = "services"), (name = "feeds"), (name = "instances"), (name = "volumes"), (name = "cluster"),
+        (name = "nodes"), (name = "drains"), (name = "services"), (name = "feeds"), (name = "stores"), (name = "instances"), (name = "volumes"), (name = "cluster"),
         (name = "captures", description = "What tools that restart clusters of another system call."),
         (name = "daemon", description = "Answered by every daemon for itself.")
     )
@@ -68,6 +69,14 @@ fn v1() -> OpenApiRouter<ApiState> {
         .routes(routes!(feeds::one, feeds::put, feeds::delete))
         .routes(routes!(feeds::set_state))
         .routes(routes!(feeds::move_span))
+        .routes(routes!(stores::groups))
+        .routes(routes!(stores::group, stores::put_group, stores::delete_group))
+        .routes(routes!(stores::scale))
+        .routes(routes!(stores::list))
+        .routes(routes!(stores::one))
+        .routes(routes!(stores::mark, stores::unmark))
+        .routes(routes!(stores::restart, stores::cancel_restart))
+        .routes(routes!(stores::evict_leader, stores::cancel_evict_leader))
         .routes(routes!(instances::list))
         .routes(routes!(instances::one, instances::delete))
         .routes(routes!(logs::logs))

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::error::{Answer, ApiFailure};
 use super::state::ApiState;
 use crate::metrics::Figures;
-use crate::view::{Census, DrainFigures, FeedFigures, figures};
+use crate::view::{Census, DrainFigures, FeedFigures, StoreFigures, figures};
 
 /// The type of OpenMetrics, the text format that Prometheus reads.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -73,6 +73,8 @@ async fn count(office: &crate::OfficeHandle) -> Figures {
     figures.drains = drains;
     let Ok(feeds) = office.peek(FeedFigures::of).await else { return Figures::default() };
     figures.feeds = feeds;
+    let Ok(stores) = office.peek(StoreFigures::of).await else { return Figures::default() };
+    figures.stores = stores;
     let mut parts = Vec::new();
     let mut at = None;
     loop {

@@ -7,10 +7,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use model::spec::file::SpecFile;
-use model::spec::{COUNT_MAX, FeedFile, ServiceFile};
+use model::spec::{COUNT_MAX, FeedFile, ServiceFile, StoreGroupFile};
 use model::{ServiceIx, ServiceName};
-use protocol::coordinator::{Answer as Told, Apply, ApplyFeed, Coordinator, Request};
-use serde::Deserialize;
+use protocol::coordinator::{Answer as Told, Apply, ApplyFeed, ApplyStoreGroup, Coordinator, Request};
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -22,7 +22,7 @@ use super::state::ApiState;
 use crate::Slice;
 use crate::view::{
     AppliedView, ApplyView, BackendsView, ErrorView, InstanceView, List, ServiceShape, ServiceView,
-    SpecFileShape, backends_view, service_view,
+    SpecFileShape, backends_view, is_of_stores, service_view,
 };
 
 /// Instances that a part of the list may count through; heartbeats wait meanwhile.
@@ -42,8 +42,11 @@ pub(super) async fn list(State(state): State<ApiState>) -> Answer<Json<List<Serv
         let (mut items, mut counted, mut last) = (Vec::new(), 0, None);
         while items.len() < SLICE_SERVICES && counted < SLICE_INSTANCES {
             let Some((ix, entry)) = rest.next() else { break };
-            counted += entry.instances.len();
             last = Some(entry.rec.name.clone());
+            if is_of_stores(&entry.rec) {
+                continue;
+            }
+            counted += entry.instances.len();
             items.push(service_view(coordinator, ix, entry));
         }
         Slice { items, next: last.filter(|_| rest.peek().is_some()) }
@@ -73,7 +76,8 @@ async fn read<T: Send + 'static>(
     let wanted = name.to_owned();
     let seen = state.office()?.read(move |coordinator, _| {
         let ix = coordinator.cluster().service_ix(&wanted)?;
-        look(coordinator, ix)
+        let entry = coordinator.cluster().service(ix)?;
+        if is_of_stores(&entry.rec) { None } else { look(coordinator, ix) }
     });
     seen.await?.ok_or_else(|| no_such_service(name))
 }
@@ -91,19 +95,11 @@ pub(super) async fn put(
     State(state): State<ApiState>,
     InPath(name): InPath<String>,
     caller: Caller,
-    InBody(mut body): InBody<Value>,
+    InBody(body): InBody<Value>,
 ) -> Answer<(StatusCode, Json<AppliedView>)> {
-    if let Some(fields) = body.as_object_mut() {
-        fields.entry("name").or_insert_with(|| Value::from(name.as_str()));
-    }
-    let file: ServiceFile = serde_json::from_value(body)
-        .map_err(|error| ApiFailure::invalid(format!("the body does not have the right shape: {error}")))?;
-    if file.name != name {
-        let message = format!("name: the body says {:?}, the path {name:?}", file.name);
-        return Err(ApiFailure::invalid(message).with("key", "name"));
-    }
-    let mut applied = carry_out(&state, caller, vec![file], Vec::new()).await?;
-    match applied.pop() {
+    let file: ServiceFile = named(&name, body, |file: &ServiceFile| &file.name)?;
+    let files = Files { services: vec![file], ..Files::default() };
+    match carry_out(&state, caller, &files).await?.pop() {
         Some(applied) if applied.outcome == "created" => Ok((StatusCode::CREATED, Json(applied))),
         Some(applied) => Ok((StatusCode::OK, Json(applied))),
         None => Err(unexpected()),
@@ -115,7 +111,7 @@ pub(super) async fn put(
 #[serde(deny_unknown_fields)]
 pub(super) struct NoQuery {}
 
-/// Creates or updates several services and feeds: all or none. Idempotent; says what changed.
+/// Creates or updates several services, feeds and store groups: all or none. Idempotent; says what changed.
 #[utoipa::path(post, path = "/v1/apply", tag = "services", operation_id = "apply",
     request_body = SpecFileShape,
     responses((status = 200, body = ApplyView), (status = 400, body = ErrorView), (status = 409, body = ErrorView)))]
@@ -125,19 +121,45 @@ pub(super) async fn apply(
     InQuery(NoQuery {}): InQuery<NoQuery>,
     InBody(file): InBody<SpecFile>,
 ) -> Answer<Json<ApplyView>> {
-    if file.service.is_empty() && file.feed.is_empty() {
+    let files = Files { services: file.service, feeds: file.feed, groups: file.store_group };
+    if files.services.is_empty() && files.feeds.is_empty() && files.groups.is_empty() {
         return Ok(Json(ApplyView { items: Vec::new() }));
     }
-    Ok(Json(ApplyView { items: carry_out(&state, caller, file.service, file.feed).await? }))
+    Ok(Json(ApplyView { items: carry_out(&state, caller, &files).await? }))
 }
 
-pub(super) async fn carry_out(
-    state: &ApiState,
-    caller: Caller,
-    services: Vec<ServiceFile>,
-    feeds: Vec<FeedFile>,
-) -> Answer<Vec<AppliedView>> {
-    let request = Request::Apply { services: checked(&services)?, feeds: checked_feeds(&feeds)? };
+/// What is applied together: all of it, or nothing.
+#[derive(Default)]
+pub(super) struct Files {
+    pub services: Vec<ServiceFile>,
+    pub feeds: Vec<FeedFile>,
+    pub groups: Vec<StoreGroupFile>,
+}
+
+/// The file in the body of a request whose path names it.
+pub(super) fn named<F: DeserializeOwned>(
+    name: &str,
+    mut body: Value,
+    name_of: impl Fn(&F) -> &String,
+) -> Answer<F> {
+    if let Some(fields) = body.as_object_mut() {
+        fields.entry("name").or_insert_with(|| Value::from(name));
+    }
+    let file: F = serde_json::from_value(body)
+        .map_err(|error| ApiFailure::invalid(format!("the body does not have the right shape: {error}")))?;
+    if name_of(&file) != name {
+        let message = format!("name: the body says {:?}, the path {name:?}", name_of(&file));
+        return Err(ApiFailure::invalid(message).with("key", "name"));
+    }
+    Ok(file)
+}
+
+pub(super) async fn carry_out(state: &ApiState, caller: Caller, files: &Files) -> Answer<Vec<AppliedView>> {
+    let request = Request::Apply {
+        services: checked(&files.services)?,
+        feeds: checked_feeds(&files.feeds)?,
+        groups: checked_groups(&files.groups)?,
+    };
     match state.office()?.ask(caller.asks(request)).await?? {
         Told::Applied(applied) => Ok(applied.iter().map(AppliedView::from).collect()),
         Told::Done | Told::Draining(_) => Err(unexpected()),
@@ -175,6 +197,23 @@ fn checked_feeds(files: &[FeedFile]) -> Answer<Vec<ApplyFeed>> {
             return Err(ApiFailure::invalid(format!("feed {:?} is there twice", file.name)));
         }
         applies.push(ApplyFeed { name, spec: Arc::new(spec) });
+    }
+    Ok(applies)
+}
+
+fn checked_groups(files: &[StoreGroupFile]) -> Answer<Vec<ApplyStoreGroup>> {
+    let mut names = BTreeSet::new();
+    let mut applies = Vec::with_capacity(files.len());
+    for file in files {
+        let (name, replicas, spec, process) = file.check().map_err(|error| {
+            ApiFailure::invalid(format!("store group {:?}: {error}", file.name))
+                .with("store_group", file.name.as_str())
+                .with("key", error.key.as_str())
+        })?;
+        if !names.insert(name.clone()) {
+            return Err(ApiFailure::invalid(format!("store group {:?} is there twice", file.name)));
+        }
+        applies.push(ApplyStoreGroup { name, replicas, spec: Arc::new(spec), process: Arc::new(process) });
     }
     Ok(applies)
 }

@@ -3,8 +3,9 @@
 //!
 //! [`candidate`] is the life of a candidate, [`warm`] its copy of the state while it waits, [`lease`]
 //! what keeps it in office, [`term`] the task that owns the coordinator, [`tally`] what it counts,
-//! [`commit`] how a write ends, [`upkeep`] what the store needs now and then.
+//! [`backends`] how backends of stores are called, [`commit`] how a write ends, [`upkeep`] what the store needs now and then.
 
+mod backends;
 mod candidate;
 mod commit;
 mod handle;

@@ -9,9 +9,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use model::{Event, EventKind, Millis, Term, Time};
+use model::{BackendAnswer, BackendFailure, Event, EventKind, Millis, Term, Time};
 use protocol::coordinator::{
-    Answer, ApiError, Asked, ConnId, Coordinator, Input, Output, Request, RequestId, Start, Stored,
+    Answer, ApiError, Asked, BackendOrder, CallId, ConnId, Coordinator, Input, Output, Request, RequestId,
+    Start, Stored,
 };
 use protocol::message::Down;
 use store::Office as Won;
@@ -19,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use wire::{ConnEvent, Outbox};
 
-use super::{Shared, commit, load::Loaded, tally::Tally};
+use super::{Shared, backends::Backends, commit, load::Loaded, tally::Tally};
 use crate::Clock;
 
 /// Sleeps are cut into pieces: the timer stands still while the machine is suspended, the boot clock
@@ -44,6 +45,7 @@ pub(crate) enum Control {
     Head { number: u64, by: Term },
     Holds { until: Time },
     Lost { why: String },
+    Backend { call: CallId, result: Result<BackendAnswer, BackendFailure> },
 }
 
 enum Next {
@@ -83,6 +85,7 @@ pub(crate) struct Tenure {
     next_request: u64,
     tasks: JoinSet<()>,
     tally: Tally,
+    backends: Backends,
     control: mpsc::UnboundedSender<Control>,
     from_control: mpsc::UnboundedReceiver<Control>,
     inbound: mpsc::Receiver<Inbound>,
@@ -129,6 +132,7 @@ impl Tenure {
             next_request: 1,
             tasks: JoinSet::new(),
             tally: Tally::default(),
+            backends: Backends::default(),
             control: channels.control,
             from_control: channels.from_control,
             inbound: channels.inbound,
@@ -221,6 +225,7 @@ impl Tenure {
                 self.handle(Input::OfficeHolds { until })
             }
             Control::Lost { why } => ControlFlow::Break(End::Over(why)),
+            Control::Backend { call, result } => self.handle(Input::Backend { call, result }),
         }
     }
 
@@ -290,6 +295,7 @@ impl Tenure {
                     (Some(Waiting::Release(_)), Err(_)) | (None, _) => {}
                 },
                 Output::Event(event) => self.event(event),
+                Output::Backend(order) => self.call(&order),
                 Output::Transact { head, ops } => self.transact(head, ops),
                 Output::ReadHead => self.read_head(),
                 Output::Resign { why } => return ControlFlow::Break(End::Over(why)),
@@ -326,6 +332,16 @@ impl Tenure {
         self.spawn(async move {
             let (number, by) = commit::read_head(&shared, &won).await;
             let _over = control.send(Control::Head { number, by });
+        });
+    }
+
+    fn call(&mut self, order: &BackendOrder) {
+        let cluster = self.coordinator.cluster();
+        self.backends.retain(|group| cluster.store_group(group.as_str()).is_some());
+        let (id, answer, control) = (order.id, self.backends.call(order, self.clock), self.control.clone());
+        self.spawn(async move {
+            let result = answer.await;
+            let _over = control.send(Control::Backend { call: id, result });
         });
     }
 

@@ -7,7 +7,7 @@ use protocol::coordinator::Coordinator;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ReasonView, node_state, service::Tally, visible_actual};
+use super::{ReasonView, is_of_stores, node_state, service::Tally, visible_actual};
 use crate::{Slice, metrics::Figures};
 
 /// Instances looked at in one go; heartbeats wait meanwhile.
@@ -110,6 +110,10 @@ impl Census {
             if looked > CENSUS_INSTANCES {
                 return Slice { items: vec![census], next: last };
             }
+            last = Some(entry.rec.name.clone());
+            if is_of_stores(&entry.rec) {
+                continue;
+            }
             census.services.total += 1;
             match Tally::of(cluster, ix, entry).state() {
                 "ok" => census.services.ok += 1,
@@ -120,7 +124,6 @@ impl Census {
                 *census.instances.entry(visible_actual(cluster, instance)).or_default() += 1;
                 looked += 1;
             }
-            last = Some(entry.rec.name.clone());
         }
         Slice { items: vec![census], next: None }
     }

@@ -389,6 +389,7 @@ fn remaining(
             (false, Class::Stateful) => &mut view.stateful,
             (false, Class::Batch) => &mut view.batch,
             (false, Class::System) => &mut view.system,
+            (false, Class::Store) => &mut view.stores,
         };
         *count += 1;
     }

@@ -10,6 +10,7 @@ mod instance;
 mod node;
 mod service;
 mod spec;
+mod store;
 mod volume;
 
 #[cfg(test)]
@@ -43,9 +44,11 @@ pub(crate) use node::{node_state, node_view};
 pub use service::{AppliedView, ApplyView, BackendView, BackendsView, CountChange, RolloutView, ServiceView};
 pub(crate) use service::{backends_view, service_view};
 pub use spec::{
-    CheckShape, DiskShape, EdgeShape, FeedShape, FeedSinkShape, FeedSourceShape, MigrateShape, ServiceShape,
-    SpecFileShape, StopShape, UpdateShape, VolumeShape,
+    BackendShape, CheckShape, DiskShape, EdgeShape, FeedShape, FeedSinkShape, FeedSourceShape, MigrateShape,
+    ServiceShape, SpecFileShape, StopShape, StoreGroupShape, StoreVolumeShape, UpdateShape, VolumeShape,
 };
+pub use store::{EvictorView, OffliningView, StoreGroupView, StoreMemberView, StoreWorkView};
+pub(crate) use store::{StoreFigures, is_of_stores, store_group_view, store_view};
 pub use volume::VolumeView;
 pub(crate) use volume::volume_view;
 

@@ -108,7 +108,9 @@ pub(crate) fn node_view(coordinator: &Coordinator, ix: NodeIx, acting: &str, now
     let cluster = coordinator.cluster();
     let entry = cluster.node(ix);
     let (rec, seen) = (&entry.rec, coordinator.seen(ix));
-    let instances = cluster.instances_on(ix).filter(|instance| !instance.is_over()).count();
+    let running = || cluster.instances_on(ix).filter(|instance| !instance.is_over());
+    let stores = running().filter(|instance| cluster.store_of(instance).is_some()).count();
+    let instances = running().count() - stores;
     NodeView {
         id: rec.id.to_string(),
         roles: rec.roles.iter().map(|role| role.as_str().to_owned()).collect(),
@@ -129,7 +131,7 @@ pub(crate) fn node_view(coordinator: &Coordinator, ix: NodeIx, acting: &str, now
             instances: instances as u64,
             maintainers: cluster.maintainer_count(&rec.id) as u64,
             dispatchers: dispatchers_said(coordinator, ix),
-            stores: 0,
+            stores: stores as u64,
         },
         memory_caps: match rec.memory_caps {
             MemoryCaps::CgroupV2 => "cgroup_v2",

@@ -117,7 +117,7 @@ impl Tally {
     pub fn of(cluster: &Cluster, ix: ServiceIx, entry: &ServiceEntry) -> Tally {
         let kind = entry.rec.spec().kind;
         let wanted = match kind {
-            Kind::Service | Kind::Batch => entry.rec.count,
+            Kind::Service | Kind::Batch | Kind::Store => entry.rec.count,
             Kind::System => system_nodes(cluster, entry),
         };
         let mut tally = Tally { wanted, ready: 0, complete: 0 };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Several services and feeds at once; all are taken, or none.
+/// Several services, feeds and store groups at once; all are taken, or none.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = SpecFile)]
 pub struct SpecFileShape {
@@ -14,6 +14,64 @@ pub struct SpecFileShape {
     pub service: Vec<ServiceShape>,
     #[schema(required = false)]
     pub feed: Vec<FeedShape>,
+    #[schema(required = false)]
+    pub store_group: Vec<StoreGroupShape>,
+}
+
+/// A store group as it is applied.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = StoreGroupFile)]
+pub struct StoreGroupShape {
+    pub name: String,
+    /// Left out: as it is, 1 for a new group.
+    pub replicas: Option<i64>,
+    pub command: Vec<String>,
+    #[schema(required = false)]
+    pub env: BTreeMap<String, String>,
+    #[schema(required = false, default = "256MiB")]
+    pub memory: String,
+    /// Thousandths of a core.
+    #[schema(required = false, default = 100)]
+    pub cpu: i64,
+    /// Allocated by the node, given as `PORT_NAME`.
+    pub ports: Vec<String>,
+    /// By which of them the backend knows a store; the first if left out.
+    pub port: Option<String>,
+    pub check: Option<CheckShape>,
+    #[schema(required = false)]
+    pub stop: StopShape,
+    pub volume: StoreVolumeShape,
+    pub backend: BackendShape,
+    /// Leaders are waited for this long before data is moved.
+    #[schema(required = false, default = "5m")]
+    pub max_eviction_time: String,
+    /// The label that says which part of the site a node is in.
+    pub topology: Option<String>,
+    /// Labels that a node must have.
+    #[schema(required = false)]
+    pub constraints: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = StoreVolume)]
+pub struct StoreVolumeShape {
+    pub name: String,
+    #[schema(required = false, default = false)]
+    pub movable: bool,
+    /// Mounted on every node that may run a store; with `movable`.
+    pub path: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = StoreBackend)]
+pub struct BackendShape {
+    /// `pd`, `redis-cluster`, `command`.
+    pub kind: String,
+    #[schema(required = false)]
+    pub endpoints: Vec<String>,
+    pub primaries_min: Option<i64>,
+    #[schema(required = false)]
+    pub command: Vec<String>,
 }
 
 /// A feed as it is applied.

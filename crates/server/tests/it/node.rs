@@ -231,7 +231,7 @@ impl Running {
             What::Run(_) => Actual::Ready,
             What::Drain => Actual::Unready,
             What::Stop => Actual::Stopped,
-            What::Forget => {
+            What::Forget | What::Destroy(_) => {
                 self.has.remove(&order.instance);
                 self.forgotten.insert(order.instance);
                 return;

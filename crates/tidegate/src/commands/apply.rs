@@ -51,6 +51,7 @@ fn describe(applied: &AppliedView, count: Option<i64>) -> String {
     let scaled = applied.count.map(|count| format!("scaled {} -> {}", count.from, count.to));
     match applied.outcome.as_str() {
         "created" if applied.kind == "feed" => format!("{name} created (feed)"),
+        "created" if applied.kind == "store-group" => format!("{name} created (store group)"),
         "created" => match count {
             None => format!("{name} created (one instance on every node)"),
             Some(1) => format!("{name} created (1 instance)"),

@@ -7,6 +7,7 @@ mod feed;
 mod instance;
 mod node;
 mod status;
+mod store;
 mod tables;
 mod volume;
 
@@ -60,7 +61,7 @@ pub async fn run(global: &Global, command: Command) -> Outcome {
     }
     let asker = Asker::new(global)?;
     match command {
-        Command::Remove { target } => remove(&asker, &target).await,
+        Command::Remove { target, destroy_data } => remove(&asker, &target, destroy_data).await,
         Command::Scale { target, count } => scale(&asker, &target, count).await,
         Command::Status { target } => status::status(&asker, target.as_deref()).await,
         Command::Node(command) => node_command(&asker, command).await,
@@ -68,6 +69,8 @@ pub async fn run(global: &Global, command: Command) -> Outcome {
         Command::Instance(command) => instance_command(&asker, command).await,
         Command::Volume(command) => volume_command(&asker, command).await,
         Command::Feed(command) => feed::feed_command(&asker, command).await,
+        Command::Store(command) => store::store_command(&asker, command).await,
+        Command::StoreGroup(command) => store::group_command(&asker, command).await,
         Command::Events { follow, since } => events::events(&asker, follow, since).await,
         Command::Doctor => doctor(&asker).await,
         Command::Apply(_)
@@ -122,9 +125,14 @@ async fn volume_command(asker: &Asker, command: VolumeCommand) -> Outcome {
     }
 }
 
-async fn remove(asker: &Asker, text: &str) -> Outcome {
-    if let (Some(target::Kind::Feed), name) = target::parse(text)? {
-        return feed::remove(asker, name).await;
+async fn remove(asker: &Asker, text: &str, destroy_data: bool) -> Outcome {
+    match target::parse(text)? {
+        (Some(target::Kind::StoreGroup), name) => return store::remove(asker, name, destroy_data).await,
+        _ if destroy_data => {
+            return Err(Failure::usage("--destroy-data is for store groups: write store-group/NAME"));
+        }
+        (Some(target::Kind::Feed), name) => return feed::remove(asker, name).await,
+        _ => {}
     }
     let name = target::expect(target::Kind::Service, text)?;
     let path = format!("/v1/services/{}", encode(name));
@@ -133,6 +141,9 @@ async fn remove(asker: &Asker, text: &str) -> Outcome {
 }
 
 async fn scale(asker: &Asker, text: &str, count: u32) -> Outcome {
+    if let (Some(target::Kind::StoreGroup), name) = target::parse(text)? {
+        return store::scale(asker, name, count).await;
+    }
     let name = target::expect(target::Kind::Service, text)?;
     let path = format!("/v1/services/{}", encode(name));
     let before = asker.client.get(&path).await?.get("count").and_then(Value::as_u64);

@@ -5,7 +5,7 @@ use server::view::{
     BackendsView, DrainStatusView, InstanceView, List, NodeView, ReasonView, ServiceView, StatusView,
 };
 
-use super::{Asker, drain, feed, instance, node, tables, volume};
+use super::{Asker, drain, feed, instance, node, store, tables, volume};
 use crate::{
     client::{encode, shape},
     failure::{Failure, Outcome},
@@ -22,6 +22,8 @@ pub async fn status(asker: &Asker, text: Option<&str>) -> Outcome {
         (Some(Kind::Volume), name) => volume::status(asker, name).await,
         (Some(Kind::Drain), name) => drain::status(asker, name).await,
         (Some(Kind::Feed), name) => feed::status(asker, name).await,
+        (Some(Kind::Store), name) => store::status(asker, name).await,
+        (Some(Kind::StoreGroup), name) => store::group_status(asker, name).await,
         (None, name) => bare(asker, name).await,
     }
 }
@@ -29,7 +31,9 @@ pub async fn status(asker: &Asker, text: Option<&str>) -> Outcome {
 /// A bare name: whatever has it, if one thing alone has.
 async fn bare(asker: &Asker, name: &str) -> Outcome {
     let mut found = Vec::new();
-    for kind in [Kind::Service, Kind::Feed, Kind::Node, Kind::Volume, Kind::Instance] {
+    for kind in
+        [Kind::Service, Kind::Feed, Kind::StoreGroup, Kind::Store, Kind::Node, Kind::Volume, Kind::Instance]
+    {
         // Not everything that is a name can be the id of an instance; asking would be an error.
         if kind == Kind::Instance && name.parse::<model::InstanceId>().is_err() {
             continue;
@@ -39,9 +43,14 @@ async fn bare(asker: &Asker, name: &str) -> Outcome {
         }
     }
     match found.as_slice() {
-        [] => Err(Failure::error(format!("there is no service, feed, node, volume or instance {name:?}"))),
+        [] => {
+            let kinds = "service, feed, store group, store, node, volume or instance";
+            Err(Failure::error(format!("there is no {kinds} {name:?}")))
+        }
         [Kind::Service] => service(asker, name).await,
         [Kind::Feed] => feed::status(asker, name).await,
+        [Kind::StoreGroup] => store::group_status(asker, name).await,
+        [Kind::Store] => store::status(asker, name).await,
         [Kind::Node] => node::status(asker, name).await,
         [Kind::Volume] => volume::status(asker, name).await,
         [Kind::Instance] => instance::status(asker, name).await,
@@ -81,7 +90,8 @@ async fn cluster(asker: &Asker) -> Outcome {
     }
     out::line("")?;
     let feeds = feed::all(asker).await?;
-    if services.is_empty() && feeds.is_empty() {
+    let groups = store::all_groups(asker).await?;
+    if services.is_empty() && feeds.is_empty() && groups.is_empty() {
         return out::line("no services yet; run one with: tidegate apply FILE");
     }
     if !services.is_empty() {
@@ -91,14 +101,21 @@ async fn cluster(asker: &Asker) -> Outcome {
         tables::reasons(&service.name, &service.reasons)?;
         rollout_failed(service)?;
     }
-    if feeds.is_empty() {
-        return Ok(());
+    if !feeds.is_empty() {
+        if !services.is_empty() {
+            out::line("")?;
+        }
+        feed::table(asker, &feeds)?;
+        feeds.iter().try_for_each(feed::worries)?;
     }
-    if !services.is_empty() {
-        out::line("")?;
+    if !groups.is_empty() {
+        if !services.is_empty() || !feeds.is_empty() {
+            out::line("")?;
+        }
+        store::group_table(asker, &groups)?;
+        groups.iter().try_for_each(store::group_worries)?;
     }
-    feed::table(asker, &feeds)?;
-    feeds.iter().try_for_each(feed::worries)
+    Ok(())
 }
 
 /// A failed rollout is said in words, unless its reason is among the service's already.

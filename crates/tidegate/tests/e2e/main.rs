@@ -27,4 +27,5 @@ mod placing;
 mod rollout;
 mod scratch_data;
 mod services;
+mod stores;
 mod storm;

@@ -236,6 +236,7 @@ impl From<&[Order]> for pb::Orders {
                 What::Drain => pb::order::What::Drain(pb::Drain {}),
                 What::Stop => pb::order::What::Stop(pb::Stop {}),
                 What::Forget => pb::order::What::Forget(pb::Forget {}),
+                What::Destroy(volume) => pb::order::What::Destroy(volume.into()),
             }),
         });
         let orders = orders.collect();
@@ -256,6 +257,7 @@ impl TryFrom<pb::Orders> for Vec<Order> {
                 pb::order::What::Drain(pb::Drain {}) => What::Drain,
                 pb::order::What::Stop(pb::Stop {}) => What::Stop,
                 pb::order::What::Forget(pb::Forget {}) => What::Forget,
+                pb::order::What::Destroy(volume) => What::Destroy(VolumeOrder::try_from(volume)?),
             };
             Ok(Order { instance: InstanceId(order.instance), revision: order.revision, what })
         };
@@ -292,7 +294,11 @@ impl TryFrom<pb::DiskFrom> for DiskFrom {
 
 impl From<&VolumeOrder> for pb::VolumeOrder {
     fn from(volume: &VolumeOrder) -> pb::VolumeOrder {
-        pb::VolumeOrder { id: volume.id.as_str().to_owned(), expected: volume.expected }
+        pb::VolumeOrder {
+            id: volume.id.as_str().to_owned(),
+            expected: volume.expected,
+            mounted: volume.mounted.clone().unwrap_or_default(),
+        }
     }
 }
 
@@ -306,7 +312,11 @@ impl TryFrom<pb::VolumeOrder> for VolumeOrder {
         if id.is_empty() || id.len() > NAME_BYTES_MAX || !id.bytes().all(plain) {
             return Err(Fault::NotAName(clipped(&id)).at("volume_order.id"));
         }
-        Ok(VolumeOrder { id: VolumeId::new(&id), expected: volume.expected })
+        let mounted = Some(volume.mounted).filter(|path| !path.is_empty());
+        if mounted.as_ref().is_some_and(|path| !path.starts_with('/') || path.contains('\0')) {
+            return Err(Fault::NotAPath.at("volume_order.mounted"));
+        }
+        Ok(VolumeOrder { id: VolumeId::new(&id), expected: volume.expected, mounted })
     }
 }
 

@@ -228,8 +228,11 @@ fn order() -> impl Strategy<Value = Order> {
 }
 
 pub fn run() -> impl Strategy<Value = Run> {
-    let volume = ("[a-z0-9-]{1,60}", any::<bool>())
-        .prop_map(|(id, expected)| VolumeOrder { id: VolumeId::new(&id), expected });
+    let volume = ("[a-z0-9-]{1,60}", any::<bool>()).prop_map(|(id, expected)| VolumeOrder {
+        id: VolumeId::new(&id),
+        expected,
+        mounted: None,
+    });
     let from = (instance(), "[a-z0-9.:]{0,40}").prop_map(|(instance, api)| DiskFrom { instance, api });
     let from = option::of(from);
     (service(), any::<u32>(), option::of(any::<u32>()), option::of(volume), from, spec()).prop_map(

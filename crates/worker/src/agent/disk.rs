@@ -36,6 +36,9 @@ struct OrderFile {
     release: u32,
     slot: Option<u32>,
     volume: Option<(String, bool)>,
+    /// Where that volume is mounted, if it is not the node's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mounted: Option<String>,
     /// Whose scratch data it takes over, and where that is.
     #[serde(default)]
     disk_from: Option<(u64, String)>,
@@ -75,6 +78,7 @@ pub(super) fn save_order(dir: &Path, id: InstanceId, note: Note, run: &Run, port
         release: run.release,
         slot: run.slot,
         volume: run.volume.as_ref().map(|volume| (volume.id.to_string(), volume.expected)),
+        mounted: run.volume.as_ref().and_then(|volume| volume.mounted.clone()),
         disk_from: run.disk_from.as_ref().map(|from| (from.instance.0, from.api.clone())),
         copied: match note.copied {
             Copied::Due => Some("due".to_owned()),
@@ -139,7 +143,8 @@ pub(super) fn load_order(dir: &Path) -> io::Result<Kept> {
         "stop" => Wanted::Stop,
         other => return Err(io::Error::other(format!("{other:?} in {ORDER} is not known"))),
     };
-    let volume = file.volume.map(|(id, expected)| VolumeOrder { id: VolumeId::new(&id), expected });
+    let mounted = file.mounted;
+    let volume = file.volume.map(|(id, expected)| VolumeOrder { id: VolumeId::new(&id), expected, mounted });
     let run = Run {
         service: ServiceName::new(service.as_str()),
         release: file.release,

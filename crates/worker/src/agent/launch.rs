@@ -107,6 +107,7 @@ fn volume(volumes: &Volumes, run: &Run) -> Result<Option<PathBuf>, Failure> {
     let Some(order) = &run.volume else { return Ok(None) };
     let fault = |fault: volumes::VolumeError| failure(Code::VolumeNotPresent, chain(&fault));
     let id = order.id.as_str();
+    let volumes = volumes.under(order.mounted.as_deref());
     let path = volumes.path(id).map_err(fault)?;
     let there = volumes.inspect(id).map_err(fault)?;
     // An empty directory without our marker is a mount point without its mount.
@@ -128,7 +129,11 @@ pub(super) fn check(runtime: &Runtime, volumes: &Volumes, plan: &Plan) -> Option
     let port = |name: &str| plan.what.spec.port_index(name).and_then(|at| plan.ports.get(at)).copied();
     let dir = runtime.dir(&plan.name());
     let disk = dir.join("disk");
-    let volume = plan.what.volume.as_ref().and_then(|volume| volumes.path(volume.id.as_str()).ok());
+    let volume = plan
+        .what
+        .volume
+        .as_ref()
+        .and_then(|volume| volumes.under(volume.mounted.as_deref()).path(volume.id.as_str()).ok());
     let env = plan.variables(&disk, volume.as_deref());
     let kind = match &check.probe {
         Probe::Http { path, port: name } => CheckKind::Http { path: path.clone(), port: port(name)? },

@@ -10,7 +10,7 @@ use model::{Code, Exit, InstanceId, NodeId, Time};
 use pipelines::Host;
 use protocol::{
     dispatchers::STOP_PATIENCE,
-    message::{Down, DownBody, Run, Up},
+    message::{Down, DownBody, Run, Up, VolumeOrder},
     node::{CopyEnd, FeedNews, FeedWork, Input, Node, Note, Output, Process},
 };
 use tokio::sync::{mpsc, watch};
@@ -341,7 +341,7 @@ impl Task {
                 self.on_handle(id, move |handle| async move { handle.signal(signal.number()).await });
             }
             Output::Kill { id } => self.on_handle(id, |handle| async move { handle.kill().await }),
-            Output::Erase { id } => self.erase(id),
+            Output::Erase { id, volume } => self.erase(id, volume),
             Output::Remember(memory) => {
                 if let Err(fault) = disk::save_memory(&self.config.data_dir, memory) {
                     tracing::error!(
@@ -541,15 +541,22 @@ impl Task {
         });
     }
 
-    fn erase(&mut self, id: InstanceId) {
-        let Some(held) = self.held.get(&id) else {
-            let _ = self.events.send(Event::Input(Input::Erased { id }));
-            return;
-        };
-        held.checks.cancel();
-        let (runtime, name, events) = (self.runtime.clone(), held.name.clone(), self.events.clone());
+    fn erase(&mut self, id: InstanceId, volume: Option<VolumeOrder>) {
+        let name = self.held.get(&id).map(|held| {
+            held.checks.cancel();
+            held.name.clone()
+        });
+        let (runtime, volumes, events) = (self.runtime.clone(), self.volumes.clone(), self.events.clone());
         tokio::spawn(async move {
-            while let Err(fault) = runtime.remove(&name).await {
+            if let Some(volume) = volume {
+                while let Err(fault) = volumes.under(volume.mounted.as_deref()).remove(volume.id.as_str()) {
+                    tracing::warn!("cannot destroy volume {}: {}", volume.id, chain(&fault));
+                    tokio::time::sleep(UNCLEAR_PAUSE).await;
+                }
+            }
+            while let Some(name) = &name
+                && let Err(fault) = runtime.remove(name).await
+            {
                 tracing::warn!("cannot remove the directory of {name}: {}", chain(&fault));
                 tokio::time::sleep(UNCLEAR_PAUSE).await;
             }

@@ -57,7 +57,8 @@ impl Bench {
     }
 
     fn apply_all(&mut self, feeds: Vec<ApplyFeed>) {
-        self.ask(Request::Apply { services: Vec::new(), feeds }).expect("a feed that may be applied");
+        self.ask(Request::Apply { services: Vec::new(), feeds, groups: Vec::new() })
+            .expect("a feed that may be applied");
     }
 
     /// As [`apply`](Self::apply), and waits until all of it runs.

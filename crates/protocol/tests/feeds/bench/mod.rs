@@ -187,7 +187,7 @@ impl Bench {
                 Output::Transact { head, ops } => self.in_flight = Some((head, ops)),
                 Output::ReadHead => panic!("no outcome is unknown here"),
                 Output::Resign { why } => panic!("{why}"),
-                Output::HandOver => panic!("nobody asked"),
+                Output::HandOver | Output::Backend(_) => panic!("nobody asked"),
             }
         }
         if !self.commits_held {
