@@ -58,8 +58,9 @@ impl World {
         for (feed, maintainer) in node.maintainers().filter(|(_, maintainer)| maintainer.acts()) {
             let known = before.get(&(feed.clone(), maintainer.epoch()));
             let chosen = maintainer.destinations().filter(|(span, to)| {
-                // A maintainer that has just come learns of what is under way; it has chosen nothing.
-                known.is_some_and(|known| known.get(*span) != Some(*to))
+                // A maintainer that has just come learns of what is under way; it has chosen nothing. Where
+                // people asked for a span to be, they have chosen.
+                known.is_some_and(|known| known.get(*span) != Some(*to)) && !maintainer.is_asked(span, to)
             });
             for (span, to) in chosen {
                 let mine = maintainer.share(to).saturating_sub(1);

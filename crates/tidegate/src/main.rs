@@ -20,7 +20,10 @@ mod stop;
 mod target;
 mod toml_at;
 
-use std::process::ExitCode;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{CommandFactory, Parser};
 
@@ -30,6 +33,9 @@ use crate::{
 };
 
 fn main() -> ExitCode {
+    if let Some(dir) = shim_dir() {
+        return ExitCode::from(shim_code(&dir));
+    }
     let cli = Cli::parse();
     match carry_out(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -42,6 +48,19 @@ fn main() -> ExitCode {
     }
 }
 
+/// The directory of `tidegate shim DIR`, as daemons write it. One runs per instance, and none needs to know all
+/// the commands that there are.
+fn shim_dir() -> Option<PathBuf> {
+    let mut words = std::env::args_os().skip(1);
+    let dir = words.next().filter(|word| word == "shim").and_then(|_| words.next()).map(PathBuf::from);
+    dir.filter(|dir| dir.is_absolute() && words.next().is_none())
+}
+
+/// On the main thread, without a runtime: the instance dies with the thread that forked it.
+fn shim_code(dir: &Path) -> u8 {
+    u8::try_from(worker::shim::shim_main(dir)).unwrap_or(1)
+}
+
 fn carry_out(cli: Cli) -> Outcome {
     match cli.command {
         Command::Completions { shell } => {
@@ -51,12 +70,11 @@ fn carry_out(cli: Cli) -> Outcome {
         }
         Command::Run(args) => run::run(args),
         Command::Dev(args) => dev::dev(args),
-        // On the main thread, without a runtime: the instance dies with the thread that forked it.
-        Command::Shim { dir } => match worker::shim::shim_main(&dir) {
+        Command::Shim { dir } => match shim_code(&dir) {
             0 => Ok(()),
-            code => Err(Failure { code: u8::try_from(code).unwrap_or(1), message: None }),
+            code => Err(Failure { code, message: None }),
         },
-        // As above: the user's process dies with the thread that forked it.
+        // As a shim: the user's process dies with the thread that forked it.
         Command::Guard { arguments } => match pipelines::command::guard::guard_main(arguments) {
             0 => Ok(()),
             code => Err(Failure { code: u8::try_from(code).unwrap_or(1), message: None }),

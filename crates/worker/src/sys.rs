@@ -104,21 +104,25 @@ pub(crate) fn tmp_path(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Makes a rename or removal in the directory of `path` durable.
-/// As [`write_atomic`], but only for readers of this boot: what a loss of power leaves of it is open until
-/// somebody calls [`sync`].
+/// Writes a file for readers of this boot: what a loss of power leaves of it is open. Where there was none, a
+/// reader, or a daemon that is killed, may see an empty one for a moment; what was there is replaced whole.
+/// Making a file is what a disk takes its time for: one that is there once is written once.
 pub fn write_for_this_boot(path: &Path, content: &[u8]) -> io::Result<()> {
-    let tmp = tmp_path(path);
-    std::fs::write(&tmp, content)?;
-    std::fs::rename(&tmp, path)
+    match File::create_new(path) {
+        Ok(mut file) => file.write_all(content).inspect_err(|_| {
+            // Half of it would be taken for a broken record instead of for none.
+            let _ = std::fs::remove_file(path);
+        }),
+        Err(fault) if fault.kind() == io::ErrorKind::AlreadyExists => {
+            let tmp = tmp_path(path);
+            std::fs::write(&tmp, content)?;
+            std::fs::rename(&tmp, path)
+        }
+        Err(fault) => Err(fault),
+    }
 }
 
-/// What was written there, and that it is there, outlives a loss of power.
-pub fn sync(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()?;
-    sync_parent(path)
-}
-
+/// Makes a rename or removal in the directory of `path` durable.
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(dir) => File::open(dir)?.sync_all(),

@@ -185,6 +185,11 @@ impl Maintainer {
         self.spans.iter().filter_map(|(name, span)| Some((name, span.at.destination()?)))
     }
 
+    /// Somebody asked for the span to be moved there.
+    pub fn is_asked(&self, span: &SpanName, to: &NodeId) -> bool {
+        self.order.asked.iter().any(|asked| asked.span == *span && asked.to == *to)
+    }
+
     /// The nodes that might take one more span, with how many of this feed each has, those on their way counted.
     pub fn may_take(&self, roster: &RosterView, now: Time) -> Vec<(NodeId, usize)> {
         let open = self.hosts.open(roster, &self.order.spec, self.limits.per_node, now);

@@ -1,8 +1,15 @@
 //! What outlives the daemon beside the shims' own files: what was ordered of each instance, and whom
 //! this node obeys.
+//!
+//! `order.json` holds the order, and below it a line for every note that followed: the last one counts. Making
+//! and syncing files is what a disk takes its time for, and a note is a line at the end of one that is there.
+//! Notes are for the next daemon of this boot: after a loss of power nothing runs, and nothing is started
+//! before the coordinator has ordered it anew. That an instance was started outlives it, in the
+//! [`super::ledger`].
 
 use std::{
-    io,
+    fs::OpenOptions,
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,7 +21,10 @@ use protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::sys::{self, write_atomic, write_for_this_boot};
+use crate::{
+    host,
+    sys::{write_atomic, write_for_this_boot},
+};
 
 const VERSION: u32 = 1;
 const ORDER: &str = "order.json";
@@ -45,8 +55,68 @@ struct OrderFile {
     /// `due` or `not`, where that data has not come.
     #[serde(default)]
     copied: Option<String>,
+    /// Which start this was written for, and in which boot. Absent before the first one.
+    #[serde(default)]
+    run: u32,
+    #[serde(default)]
+    boot: Option<String>,
     ports: Vec<u16>,
     spec: ServiceFile,
+}
+
+/// What changed since: a line below the order.
+#[derive(Serialize, Deserialize)]
+struct NoteLine {
+    order: u32,
+    wanted: String,
+    ready: bool,
+    #[serde(default)]
+    over: Option<String>,
+    #[serde(default)]
+    copied: Option<String>,
+}
+
+impl NoteLine {
+    fn of(note: Note) -> NoteLine {
+        let wanted = match note.wanted {
+            Wanted::Run => "run",
+            Wanted::Drain => "drain",
+            Wanted::Stop => "stop",
+        };
+        let over = note.over.map(|ending| match ending {
+            Ending::Stopped => "stopped".to_owned(),
+            Ending::Failed => "failed".to_owned(),
+        });
+        let copied = match note.copied {
+            Copied::Due => Some("due".to_owned()),
+            Copied::Done => None,
+            Copied::Not => Some("not".to_owned()),
+        };
+        NoteLine { order: note.order, wanted: wanted.to_owned(), ready: note.ready, over, copied }
+    }
+
+    fn read(&self) -> io::Result<Note> {
+        let unknown = |word: &str| Err(io::Error::other(format!("{word:?} in {ORDER} is not known")));
+        let wanted = match self.wanted.as_str() {
+            "run" => Wanted::Run,
+            "drain" => Wanted::Drain,
+            "stop" => Wanted::Stop,
+            other => return unknown(other),
+        };
+        let over = match self.over.as_deref() {
+            None => None,
+            Some("stopped") => Some(Ending::Stopped),
+            Some("failed") => Some(Ending::Failed),
+            Some(other) => return unknown(other),
+        };
+        let copied = match self.copied.as_deref() {
+            None => Copied::Done,
+            Some("due") => Copied::Due,
+            Some("not") => Copied::Not,
+            Some(other) => return unknown(other),
+        };
+        Ok(Note { order: self.order, wanted, ready: self.ready, over, copied })
+    }
 }
 
 /// An order as read back.
@@ -55,94 +125,60 @@ pub(super) struct Kept {
     pub note: Note,
     pub run: Arc<Run>,
     pub ports: Vec<u16>,
+    /// The start it was written for, if that was in another boot: it is over, whatever else is found.
+    pub started_before_boot: Option<u32>,
 }
 
-/// The next daemon finds it; a loss of power only after [`sync_order`]. A disk takes milliseconds for
-/// that, and a hundred orders at once would keep the node from everything else.
-pub(super) fn save_order(dir: &Path, id: InstanceId, note: Note, run: &Run, ports: &[u16]) -> io::Result<()> {
-    let wanted = match note.wanted {
-        Wanted::Run => "run",
-        Wanted::Drain => "drain",
-        Wanted::Stop => "stop",
-    };
+/// An order as it is written down: one line of JSON. `start` is the number of the start that follows.
+pub(super) fn order_line(id: InstanceId, note: Note, run: &Run, ports: &[u16], start: Option<u32>) -> String {
+    let NoteLine { order, wanted, ready, over, copied } = NoteLine::of(note);
     let file = OrderFile {
         version: VERSION,
         id: id.0,
-        order: note.order,
-        wanted: wanted.to_owned(),
-        ready: note.ready,
-        over: note.over.map(|ending| match ending {
-            Ending::Stopped => "stopped".to_owned(),
-            Ending::Failed => "failed".to_owned(),
-        }),
+        order,
+        wanted,
+        ready,
+        over,
         release: run.release,
         slot: run.slot,
         volume: run.volume.as_ref().map(|volume| (volume.id.to_string(), volume.expected)),
         mounted: run.volume.as_ref().and_then(|volume| volume.mounted.clone()),
         disk_from: run.disk_from.as_ref().map(|from| (from.instance.0, from.api.clone())),
-        copied: match note.copied {
-            Copied::Due => Some("due".to_owned()),
-            Copied::Done => None,
-            Copied::Not => Some("not".to_owned()),
-        },
+        copied,
+        run: start.unwrap_or(0),
+        boot: start.map(|_| host::boot_id()),
         ports: ports.to_vec(),
         spec: ServiceFile::of(run.service.as_str(), 0, &run.spec),
     };
-    write_for_this_boot(&dir.join(ORDER), &serde_json::to_vec_pretty(&file)?)
+    // Nothing in it can fail to become text: it was text when it came.
+    serde_json::to_string(&file).unwrap_or_default()
 }
 
-/// Returns when the order is there for good: before a process is started for it.
-pub(super) fn sync_order(dir: &Path) -> io::Result<()> {
-    sys::sync(&dir.join(ORDER))
+/// The next daemon of this boot finds it.
+pub(super) fn save_order(dir: &Path, line: &str) -> io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    write_for_this_boot(&dir.join(ORDER), line.as_bytes())
 }
 
-/// Brings later notes to the disk, one after the other, beside everything else. They are for the next
-/// daemon of this boot; after a loss of power nothing runs and the coordinator orders anew.
-pub(super) struct Syncer(std::sync::mpsc::Sender<PathBuf>);
-
-impl Syncer {
-    pub fn start() -> Syncer {
-        let (sender, dirs) = std::sync::mpsc::channel::<PathBuf>();
-        std::thread::spawn(move || {
-            while let Ok(first) = dirs.recv() {
-                let mut due = std::collections::BTreeSet::from([first]);
-                due.extend(dirs.try_iter());
-                for dir in due {
-                    // Gone already is as good.
-                    if let Err(fault) = sync_order(&dir)
-                        && fault.kind() != io::ErrorKind::NotFound
-                    {
-                        tracing::warn!("{} is not on disk for good: {fault}", dir.join(ORDER).display());
-                    }
-                }
-            }
-        });
-        Syncer(sender)
-    }
-
-    pub fn later(&self, dir: PathBuf) {
-        // Its thread ends with us.
-        let _ = self.0.send(dir);
-    }
+/// Adds what changed.
+pub(super) fn save_note(dir: &Path, note: Note) -> io::Result<()> {
+    let line = serde_json::to_string(&NoteLine::of(note))?;
+    // The line's end comes first: a line that a full disk cut short spoils none that follows.
+    OpenOptions::new().append(true).open(dir.join(ORDER))?.write_all(format!("\n{line}").as_bytes())
 }
 
 /// Reads an order back; what cannot be read is said, never guessed.
 pub(super) fn load_order(dir: &Path) -> io::Result<Kept> {
-    let bytes = std::fs::read(dir.join(ORDER))?;
-    let mut file: OrderFile = serde_json::from_slice(&bytes)?;
+    let (file, noted) = read_order(dir)?;
     if file.version != VERSION {
         return Err(io::Error::other(format!("version {} of {ORDER} is not known", file.version)));
     }
-    if file.spec.kind == "system" {
-        file.spec.count = None;
+    let note = noted.read()?;
+    let mut spec = file.spec;
+    if spec.kind == "system" {
+        spec.count = None;
     }
-    let (service, _, spec) = file.spec.check().map_err(io::Error::other)?;
-    let wanted = match file.wanted.as_str() {
-        "run" => Wanted::Run,
-        "drain" => Wanted::Drain,
-        "stop" => Wanted::Stop,
-        other => return Err(io::Error::other(format!("{other:?} in {ORDER} is not known"))),
-    };
+    let (service, _, spec) = spec.check().map_err(io::Error::other)?;
     let mounted = file.mounted;
     let volume = file.volume.map(|(id, expected)| VolumeOrder { id: VolumeId::new(&id), expected, mounted });
     let run = Run {
@@ -153,31 +189,32 @@ pub(super) fn load_order(dir: &Path) -> io::Result<Kept> {
         disk_from: file.disk_from.map(|(id, api)| DiskFrom { instance: InstanceId(id), api }),
         spec: Arc::new(spec),
     };
-    let over = match file.over.as_deref() {
-        None => None,
-        Some("stopped") => Some(Ending::Stopped),
-        Some("failed") => Some(Ending::Failed),
-        Some(other) => return Err(io::Error::other(format!("{other:?} in {ORDER} is not known"))),
+    let started_before_boot = file.boot.filter(|boot| *boot != host::boot_id()).map(|_| file.run);
+    Ok(Kept { id: InstanceId(file.id), note, run: Arc::new(run), ports: file.ports, started_before_boot })
+}
+
+/// The order, and the last note.
+fn read_order(dir: &Path) -> io::Result<(OrderFile, NoteLine)> {
+    let bytes = std::fs::read(dir.join(ORDER))?;
+    let mut orders = serde_json::Deserializer::from_slice(&bytes).into_iter::<OrderFile>();
+    let file = orders.next().ok_or_else(|| io::Error::other(format!("{ORDER} is empty")))??;
+    let rest = &bytes[orders.byte_offset()..];
+    // One that is not whole was not written: the one before it counts.
+    let last = rest.split(|byte| *byte == b'\n').rev().find_map(|line| serde_json::from_slice(line).ok());
+    let first = || NoteLine {
+        order: file.order,
+        wanted: file.wanted.clone(),
+        ready: file.ready,
+        over: file.over.clone(),
+        copied: file.copied.clone(),
     };
-    let copied = match file.copied.as_deref() {
-        None => Copied::Done,
-        Some("due") => Copied::Due,
-        Some("not") => Copied::Not,
-        Some(other) => return Err(io::Error::other(format!("{other:?} in {ORDER} is not known"))),
-    };
-    let note = Note { order: file.order, wanted, ready: file.ready, over, copied };
-    Ok(Kept { id: InstanceId(file.id), note, run: Arc::new(run), ports: file.ports })
+    let noted = last.unwrap_or_else(first);
+    Ok((file, noted))
 }
 
 /// Whether the instance in this directory is over for good. What cannot be read is not.
 pub(super) fn is_over(dir: &Path) -> bool {
-    #[derive(Deserialize)]
-    struct Ending {
-        over: Option<String>,
-    }
-    let read = std::fs::read(dir.join(ORDER)).ok();
-    read.and_then(|bytes| serde_json::from_slice::<Ending>(&bytes).ok())
-        .is_some_and(|file| file.over.is_some())
+    read_order(dir).is_ok_and(|(_, noted)| noted.over.is_some())
 }
 
 /// The instance was stopped together with its daemon, by whoever runs the whole: no crash of its own.
@@ -232,3 +269,6 @@ pub(super) fn begin_life(data_dir: &Path, life: Life) -> io::Result<Option<Life>
     write_atomic(&path, format!("{:016x}\n", life.0).as_bytes())?;
     Ok(before)
 }
+
+#[cfg(test)]
+mod tests;

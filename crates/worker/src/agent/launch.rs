@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeMap, path::Path, path::PathBuf};
 
-use model::{Code, InstanceId, spec::Probe, spec::expand};
+use model::{Code, InstanceId, Kind, spec::Probe, spec::expand};
 use protocol::message::Run;
 
+use super::disk;
 use crate::{
     checks::{Check, CheckKind},
-    runtime::{Handle, Launch, LaunchError, Runtime},
+    runtime::{Handle, Launch, LaunchError, Prepared, Runtime},
     volumes::{self, Presence, Volumes},
 };
 
@@ -71,10 +72,19 @@ impl Plan {
     }
 }
 
-/// Prepares the directories and starts the process.
-pub(super) async fn launch(runtime: &Runtime, volumes: &Volumes, plan: &Plan) -> Result<Handle, Failure> {
+/// Writes down the order and everything else that has to be there before the process. Blocks on the disk.
+pub(super) fn prepare(
+    runtime: &Runtime,
+    volumes: &Volumes,
+    plan: &Plan,
+    order: &str,
+) -> Result<Prepared, Failure> {
     let name = plan.name();
     let dir = runtime.dir(&name);
+    disk::save_order(&dir, order).map_err(|fault| {
+        let message = format!("its order cannot be written to {}: {fault}", dir.display());
+        failure(Code::StartFailed, message)
+    })?;
     // A daemon that died while it copied may have left half of something.
     if let Err(fault) = super::copy::drop_half(&dir) {
         tracing::warn!("{name}: half a copy of scratch data cannot be removed: {fault}");
@@ -94,9 +104,17 @@ pub(super) async fn launch(runtime: &Runtime, volumes: &Volumes, plan: &Plan) ->
         workdir: disk,
         memory_limit: Some(plan.what.spec.memory),
         fence_ms: plan.fence_ms,
+        // A batch that is done must not be run again. After a loss of power every other one is started, or
+        // is not, as the coordinator says, however it had ended.
+        lasting_exit: plan.what.spec.kind == Kind::Batch,
         ..Launch::default()
     };
-    runtime.launch(launch).await.map_err(|fault| match fault {
+    runtime.prepare(launch).map_err(|fault| failure(Code::StartFailed, chain(&fault)))
+}
+
+/// Starts what is prepared.
+pub(super) async fn start(runtime: &Runtime, prepared: Prepared) -> Result<Handle, Failure> {
+    runtime.start(prepared).await.map_err(|fault| match fault {
         LaunchError::StartFailed(exit) => failure(Code::StartFailed, exit.describe()),
         other => failure(Code::StartFailed, chain(&other)),
     })

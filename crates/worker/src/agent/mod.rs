@@ -2,7 +2,7 @@
 //! disks and streams.
 //!
 //! One task owns the node; everything else tells it what happened. [`disk`] is what outlives the
-//! daemon, [`copy`] how scratch data comes along, [`launch`] how an instance is started, [`link`] the stream to the coordinator, [`http`] what
+//! daemon, [`ledger`] what outlives a loss of power, [`copy`] how scratch data comes along, [`launch`] how an instance is started, [`link`] the stream to the coordinator, [`http`] what
 //! this daemon answers itself, [`halt`] how `dev` stops everything.
 
 mod copy;
@@ -10,6 +10,7 @@ mod disk;
 mod halt;
 mod http;
 mod launch;
+mod ledger;
 mod link;
 mod task;
 
@@ -199,7 +200,9 @@ impl Agent {
         let (stats_tx, stats) = watch::channel(NodeStats::default());
         let (events_tx, events) = mpsc::unbounded_channel();
         let instances: Arc<Path> = root.into();
-        let (task, ears) = task::Task::new(node, clock, config, runtime, edge, events_tx, coordinator_tx);
+        let ledger = ledger::Ledger::open(&config.data_dir, runtime.root()).map_err(data)?;
+        let disk = task::Disk { runtime, ledger };
+        let (task, ears) = task::Task::new(node, clock, config, disk, edge, events_tx, coordinator_tx);
         let ears = Ears { incoming, ..ears };
         let ended = tokio::spawn(task.run(events, ears, stats_tx, shutdown));
         Ok(AgentHandle { stats, coordinator, instances, ended })

@@ -20,6 +20,7 @@ use wire::Connection;
 use super::{
     AgentConfig, AgentError, Clock, EdgeLink, NodeStats, copy, disk,
     launch::{self, Failure, Plan, chain},
+    ledger::Ledger,
     link::{self, Link},
 };
 use crate::{
@@ -30,10 +31,12 @@ use crate::{
     },
     host,
     ports::Ports,
-    runtime::{Ended, Found, Handle, Runtime, blocking},
+    runtime::{Ended, Found, Handle, RESTARTED, Runtime, blocking},
     volumes::Volumes,
 };
 
+/// After so many notes an order is written anew: one whose check comes and goes must not fill the disk.
+const NOTES_MAX: u32 = 64;
 /// How often the machine is looked at.
 const MACHINE_INTERVAL: Duration = Duration::from_secs(5);
 /// A data directory fuller than this gets nothing new.
@@ -68,9 +71,26 @@ struct Held {
     run: u32,
     ports: Vec<u16>,
     note: Note,
+    /// Notes below its order on disk; none can be added while the order itself is being written.
+    notes: Notes,
     handle: Option<Handle>,
     checks: CancellationToken,
     copy: CancellationToken,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Notes {
+    /// Its order is being written, with this note.
+    Later {
+        written: Note,
+    },
+    Added(u32),
+}
+
+/// What of this node outlives the daemon.
+pub(super) struct Disk {
+    pub runtime: Runtime,
+    pub ledger: Ledger,
 }
 
 pub(super) struct Task {
@@ -78,6 +98,7 @@ pub(super) struct Task {
     clock: Clock,
     config: AgentConfig,
     runtime: Arc<Runtime>,
+    ledger: Ledger,
     volumes: Arc<Volumes>,
     ports: Ports,
     edge: Option<EdgeLink>,
@@ -94,7 +115,6 @@ pub(super) struct Task {
     peers: Peers,
     events: mpsc::UnboundedSender<Event>,
     coordinator: watch::Sender<Option<String>>,
-    syncer: disk::Syncer,
 }
 
 impl Task {
@@ -102,7 +122,7 @@ impl Task {
         node: Node,
         clock: Clock,
         config: AgentConfig,
-        runtime: Runtime,
+        disk: Disk,
         edge: Option<EdgeLink>,
         events: mpsc::UnboundedSender<Event>,
         coordinator: watch::Sender<Option<String>>,
@@ -118,7 +138,8 @@ impl Task {
         let task = Task {
             node,
             clock,
-            runtime: Arc::new(runtime),
+            runtime: Arc::new(disk.runtime),
+            ledger: disk.ledger,
             volumes,
             ports,
             edge,
@@ -134,7 +155,6 @@ impl Task {
             peers,
             events,
             coordinator,
-            syncer: disk::Syncer::start(),
             config,
         };
         (task, ears)
@@ -298,6 +318,9 @@ impl Task {
                 if let Input::Exited { id, run, .. } = &input {
                     self.ended(*id, *run);
                 }
+                if let Input::LaunchFailed { id, run, .. } = &input {
+                    self.written(*id, *run);
+                }
                 if let Input::Erased { id } = &input {
                     self.held.remove(id);
                 }
@@ -384,12 +407,22 @@ impl Task {
     fn copy(&mut self, id: InstanceId, note: Note, what: Arc<Run>) {
         let name = id.named(&what.service);
         let dir = self.runtime.dir(&name);
-        let saved = std::fs::create_dir_all(&dir).and_then(|()| disk::save_order(&dir, id, note, &what, &[]));
+        let saved = disk::save_order(&dir, &disk::order_line(id, note, &what, &[], None));
         let (checks, cancel) = (CancellationToken::new(), CancellationToken::new());
         let (copy, order) = (cancel.clone(), what.clone());
         self.held.insert(
             id,
-            Held { name: name.clone(), what, run: 0, ports: vec![], note, handle: None, checks, copy },
+            Held {
+                name: name.clone(),
+                what,
+                run: 0,
+                ports: vec![],
+                note,
+                notes: Notes::Added(0),
+                handle: None,
+                checks,
+                copy,
+            },
         );
         let events = self.events.clone();
         tokio::spawn(async move {
@@ -415,26 +448,21 @@ impl Task {
         let node = self.config.node.clone();
         let path = launch::search_path(&self.config.exe);
         let plan = Plan { id, run, what: what.clone(), ports: ports.clone(), node, fence_ms, path };
-        let (name, checks) = (plan.name(), CancellationToken::new());
-        let dir = self.runtime.dir(&name);
-        let saved =
-            std::fs::create_dir_all(&dir).and_then(|()| disk::save_order(&dir, id, note, &what, &ports));
-        let copy = CancellationToken::new();
-        self.held.insert(id, Held { name, what, run, ports, note, handle: None, checks, copy });
-        if let Err(fault) = saved {
-            let message = format!("its order cannot be written to {}: {fault}", dir.display());
-            return self.launch_failed(id, run, Failure { code: Code::StartFailed, message });
-        }
+        let (name, checks, copy) = (plan.name(), CancellationToken::new(), CancellationToken::new());
+        let order = disk::order_line(id, note, &what, &ports, Some(run));
+        let on_disk = self.ledger.begins(&name, &order);
+        let notes = Notes::Later { written: note };
+        self.held.insert(id, Held { name, what, run, ports, note, notes, handle: None, checks, copy });
         let (runtime, volumes, events) = (self.runtime.clone(), self.volumes.clone(), self.events.clone());
         tokio::spawn(async move {
-            let order = dir.clone();
-            let synced = blocking(move || disk::sync_order(&order)).await;
-            let synced = synced.map_err(|fault| Failure {
+            let preparer = runtime.clone();
+            let prepared = blocking(move || launch::prepare(&preparer, &volumes, &plan, &order)).await;
+            let on_disk = on_disk.await.map_err(|fault| Failure {
                 code: Code::StartFailed,
-                message: format!("its order does not reach the disk in {}: {fault}", dir.display()),
+                message: format!("its start does not reach the disk: {fault}"),
             });
-            let launched = match synced {
-                Ok(()) => launch::launch(&runtime, &volumes, &plan).await,
+            let launched = match on_disk.and(prepared) {
+                Ok(prepared) => launch::start(&runtime, prepared).await,
                 Err(failure) => Err(failure),
             };
             let event = match launched {
@@ -467,6 +495,7 @@ impl Task {
     }
 
     fn started(&mut self, id: InstanceId, run: u32, handle: Handle) {
+        self.written(id, run);
         let Some(held) = self.held.get_mut(&id).filter(|held| held.run == run) else { return };
         let (pid, ports) = (handle.pid() as u32, held.ports.clone());
         held.handle = Some(handle.clone());
@@ -501,11 +530,30 @@ impl Task {
     fn note(&mut self, id: InstanceId, note: Note) {
         let Some(held) = self.held.get_mut(&id) else { return };
         held.note = note;
+        let Notes::Added(added) = held.notes else { return };
         let dir = self.runtime.dir(&held.name);
-        if let Err(fault) = disk::save_order(&dir, id, note, &held.what, &held.ports) {
+        let saved = if added < NOTES_MAX {
+            held.notes = Notes::Added(added + 1);
+            disk::save_note(&dir, note)
+        } else {
+            held.notes = Notes::Added(0);
+            let start = (held.run > 0).then_some(held.run);
+            disk::save_order(&dir, &disk::order_line(id, note, &held.what, &held.ports, start))
+        };
+        if let Err(fault) = saved {
             tracing::error!("cannot write the order of {}: {fault}", held.name);
         }
-        self.syncer.later(dir);
+    }
+
+    /// Its order is written down: what was noted meanwhile can follow.
+    fn written(&mut self, id: InstanceId, run: u32) {
+        let Some(held) = self.held.get_mut(&id).filter(|held| held.run == run) else { return };
+        let Notes::Later { written } = held.notes else { return };
+        held.notes = Notes::Added(0);
+        if held.note != written {
+            let note = held.note;
+            self.note(id, note);
+        }
     }
 
     fn watch(&mut self, id: InstanceId, run: u32, what: Arc<Run>) {
@@ -546,6 +594,7 @@ impl Task {
             held.checks.cancel();
             held.name.clone()
         });
+        let gone = name.as_ref().map(|name| self.ledger.goes(name));
         let (runtime, volumes, events) = (self.runtime.clone(), self.volumes.clone(), self.events.clone());
         tokio::spawn(async move {
             if let Some(volume) = volume {
@@ -553,6 +602,12 @@ impl Task {
                     tracing::warn!("cannot destroy volume {}: {}", volume.id, chain(&fault));
                     tokio::time::sleep(UNCLEAR_PAUSE).await;
                 }
+            }
+            // Before the directory: otherwise a loss of power could bring back what was forgotten.
+            if let Some(gone) = gone
+                && let Err(fault) = gone.await
+            {
+                tracing::warn!("instance {id}: that it has gone does not reach the disk: {fault}");
             }
             while let Some(name) = &name
                 && let Err(fault) = runtime.remove(name).await
@@ -601,12 +656,21 @@ impl Task {
             };
             let (id, note, what, ports) = (kept.id, kept.note, kept.run, kept.ports);
             let run = adopted.launch.as_ref().map_or(0, |launch| launch.run);
+            let run = run.max(kept.started_before_boot.unwrap_or(0));
+            let found = match adopted.found {
+                Found::NeverStarted if kept.started_before_boot.is_some() => {
+                    Found::Lost { why: RESTARTED.to_owned() }
+                }
+                found => found,
+            };
             let halted = disk::take_halted(&dir);
-            let process = self.found(id, run, adopted.found, &dir, &ports, halted);
+            let process = self.found(id, run, found, &dir, &ports, halted);
             let name = id.named(&what.service);
             let handle = process.1;
             let (checks, copy) = (CancellationToken::new(), CancellationToken::new());
-            self.held.insert(id, Held { name, what: what.clone(), run, ports, note, handle, checks, copy });
+            let notes = Notes::Added(0);
+            self.held
+                .insert(id, Held { name, what: what.clone(), run, ports, note, notes, handle, checks, copy });
             self.handle(Input::Found { id, note, run: what, runs: run, process: process.0 });
         }
         let removed = self.runtime.cgroups().remove_empty();

@@ -6,6 +6,7 @@
 //! | launch.json | run.json | exit.json | so |
 //! |---|---|---|---|
 //! | run n | – | – | never started: `run.json` is written before the fork |
+//! | run n of another boot | – | – | lost: a loss of power may have taken the rest |
 //! | run n | run n | run n | ended, and how |
 //! | run n | – or run n | broken | lost |
 //! | run n | run n | – or run m | lost: the machine restarted, or the shim was killed |
@@ -34,6 +35,9 @@ const BIRTH_PAUSE: Duration = Duration::from_millis(20);
 /// Killed processes are gone within milliseconds, unless they hang in the kernel.
 const LEFTOVERS_WITHIN: Duration = Duration::from_secs(10);
 const LEFTOVERS_PAUSE: Duration = Duration::from_millis(5);
+
+/// Why a run of another boot is lost.
+pub const RESTARTED: &str = "the machine restarted";
 
 /// An instance directory and what is true of it.
 #[derive(Debug)]
@@ -178,9 +182,10 @@ fn judge(dir: &Path) -> Settled {
     match run {
         Ok(Some(run)) if run.run == launch.run => {
             let rebooted = run.boot_id != host::boot_id();
-            let why = if rebooted { "the machine restarted" } else { "its shim was killed" };
+            let why = if rebooted { RESTARTED } else { "its shim was killed" };
             Settled::Lost { why: why.into() }
         }
+        Ok(_) if launch.boot_id != host::boot_id() => Settled::Lost { why: RESTARTED.into() },
         Ok(_) => Settled::NeverStarted,
         Err(why) => Settled::Lost { why },
     }

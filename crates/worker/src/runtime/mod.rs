@@ -28,7 +28,7 @@ use crate::shim::record::{self, LaunchRecord, Record, RunRecord};
 use crate::shim::{self, GREETING};
 use crate::{host, sys};
 
-pub use adopt::{Adopted, Found};
+pub use adopt::{Adopted, Found, RESTARTED};
 pub use client::ControlError;
 pub use handle::{Ended, Handle};
 
@@ -62,6 +62,16 @@ pub struct Launch {
     pub log: LogLimits,
     /// For what must not run twice: the first fence, in milliseconds of CLOCK_BOOTTIME. `None` = no fence.
     pub fence_ms: Option<u64>,
+    /// How it ends must be known even after a loss of power.
+    pub lasting_exit: bool,
+}
+
+/// A run of which everything is written down and nothing is started.
+#[derive(Debug)]
+pub struct Prepared {
+    instance: String,
+    dir: PathBuf,
+    lock: File,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -134,14 +144,24 @@ impl Runtime {
 
     /// Starts a run and returns once its process is there (or is known not to be).
     pub async fn launch(&self, launch: Launch) -> Result<Handle, LaunchError> {
+        let runtime = self.clone();
+        self.start(blocking(move || runtime.prepare(launch)).await?).await
+    }
+
+    /// Writes down everything that must be there before the fork. Blocks on the disk.
+    pub fn prepare(&self, launch: Launch) -> Result<Prepared, LaunchError> {
         check_name(&launch.instance)?;
-        let dir = self.dir(&launch.instance);
-        let instance = launch.instance.clone();
-        let (cgroups, at) = (self.cgroups.clone(), dir.clone());
-        let lock = blocking(move || prepare(&at, launch, &cgroups)).await?;
+        let (dir, instance) = (self.dir(&launch.instance), launch.instance.clone());
+        let lock = prepare(&dir, launch, &self.cgroups)?;
+        Ok(Prepared { instance, dir, lock })
+    }
+
+    /// The fork. Returns once the process is there (or is known not to be).
+    pub async fn start(&self, prepared: Prepared) -> Result<Handle, LaunchError> {
+        let Prepared { instance, dir, lock } = prepared;
         let mut command = std::process::Command::new(&self.exe);
         command.arg("shim").arg(&dir).current_dir("/").stdin(Stdio::from(lock)).stdout(Stdio::piped());
-        command.stderr(File::create(dir.join("shim.err")).map_err(io_error("create shim.err"))?);
+        command.stderr(Stdio::null());
         sys::prepare_shim(&mut command);
         let mut command = tokio::process::Command::from(command);
         let shim = command.spawn().map_err(io_error(format!("start {}", self.exe.display())))?;
@@ -204,7 +224,7 @@ impl Runtime {
     }
 }
 
-/// Everything that must be on disk before the fork. Returns the lock, for the shim to inherit.
+/// Everything that must be written down before the fork. Returns the lock, for the shim to inherit.
 fn prepare(dir: &Path, launch: Launch, cgroups: &Cgroups) -> Result<File, LaunchError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(io_error(format!("create {}", dir.display())))?;
@@ -231,6 +251,7 @@ fn prepare(dir: &Path, launch: Launch, cgroups: &Cgroups) -> Result<File, Launch
         memory_limit: launch.memory_limit,
         log: launch.log,
         fence_ms: launch.fence_ms,
+        lasting_exit: launch.lasting_exit,
     };
     let written = record::write(dir, &wanted).and_then(|()| record::remove_earlier(dir));
     written.map_err(io_error(format!("write {}", dir.join(LaunchRecord::FILE).display())))?;

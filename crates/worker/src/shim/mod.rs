@@ -12,7 +12,7 @@
 //! | `launch.json`, `run.json`, `exit.json` | what was wanted, what runs, how it ended ([`record`]) |
 //! | `shim.sock` | the control socket; the protocol and its rules are in [`control`] |
 //! | `logs/` | the output ([`log`]) |
-//! | `shim.err` | what the shim itself had to complain about; empty on a good day |
+//! | `shim.err` | what the shim itself had to complain about; not there on a good day |
 //!
 //! One life: take the lock (usually inherited from the daemon, as stdin, so that there is no moment without
 //! it) → record that a run begins → fork → record the pid → tell the daemon on stdout → wait → kill what the
@@ -49,6 +49,7 @@ use record::{ExitRecord, LaunchRecord, Record, RunRecord};
 
 pub const LOCK: &str = "lock";
 pub const LOGS: &str = "logs";
+const COMPLAINTS: &str = "shim.err";
 
 /// First word of the one line a shim says on stdout. `started`, `ended` or `failed` follows, and why.
 pub const GREETING: &str = "tidegate-shim";
@@ -81,6 +82,8 @@ const CODE_BUSY: i32 = 3;
 /// `tidegate shim DIR`. Must be called on the main thread: the instance dies with the thread that forked it.
 pub fn shim_main(dir: &Path) -> i32 {
     sys::ignore_stop_signals();
+    let complaints = dir.to_owned();
+    std::panic::set_hook(Box::new(move |panic| complain(&complaints, &panic.to_string())));
     // Started by hand we may lead a group already, which is refused and does no harm.
     let _ = rustix::process::setsid();
     let _lock = match hold_lock(dir) {
@@ -92,19 +95,25 @@ pub fn shim_main(dir: &Path) -> i32 {
     };
     let launch = match record::read::<LaunchRecord>(dir) {
         Ok(Some(launch)) => launch,
-        Ok(None) => return fail("launch.json is missing"),
-        Err(why) => return fail(&why),
+        Ok(None) => return fail(dir, "launch.json is missing"),
+        Err(why) => return fail(dir, &why),
     };
     match run(dir, &launch) {
         Ok(()) => CODE_DONE,
-        Err(e) => fail(&e),
+        Err(e) => fail(dir, &e),
     }
 }
 
-fn fail(why: &str) -> i32 {
+fn fail(dir: &Path, why: &str) -> i32 {
     say("failed", why);
-    eprintln!("{why}");
+    complain(dir, why);
     CODE_FAILED
+}
+
+/// Into a file that is made for it: a shim has nobody to tell, and rarely anything to say.
+fn complain(dir: &Path, text: &str) {
+    let file = OpenOptions::new().create(true).append(true).open(dir.join(COMPLAINTS));
+    let _ = file.and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()));
 }
 
 /// One line to the daemon, if it still listens.
@@ -131,22 +140,18 @@ fn run(dir: &Path, launch: &LaunchRecord) -> Result<(), String> {
     let me = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(me)).map_err(|e| format!("subreaper: {e}"))?;
     let mut run = first_record(launch, me);
-    let begun = record::reserve_exit(dir).and_then(|()| record::write(dir, &run));
+    let begun = record::reserve_exit(dir).and_then(|()| record::write_run(dir, &run));
     begun.map_err(|e| format!("{}: {e}", dir.join(RunRecord::FILE).display()))?;
     let ended = match start(dir, launch, &mut run) {
         Ok(started) => {
             say("started", "");
             quiet();
-            // Pids mean nothing after a reboot: the daemon need not wait for the disk.
-            if let Err(e) = record::sync::<RunRecord>(dir) {
-                eprintln!("{}: {e}", dir.join(RunRecord::FILE).display());
-            }
-            supervise(launch, started)
+            supervise(dir, launch, started)
         }
         Err(why) => start_failed(launch, &why),
     };
-    let recorded = record_exit(dir, &ended);
-    remove_group(launch);
+    let recorded = record_exit(dir, launch, &ended);
+    remove_group(dir, launch);
     if ended.start_failed.is_some() {
         say("ended", "");
     }
@@ -204,7 +209,7 @@ fn start(dir: &Path, launch: &LaunchRecord, run: &mut RunRecord) -> Result<Start
     run.child_pid = Some(main.as_raw_nonzero().get());
     run.child_start = sys::proc_stat(main.as_raw_nonzero().get()).map(|s| s.start_time);
     let threads =
-        record::write_now(dir, run).and_then(|()| threads(dir, launch, &charge, output, listener, run));
+        record::write_run(dir, run).and_then(|()| threads(dir, launch, &charge, output, listener, run));
     match threads {
         Ok(log_done) => Ok(Started { charge, main, log_done }),
         Err(e) => {
@@ -271,7 +276,7 @@ fn quiet() {
     }
 }
 
-fn supervise(launch: &LaunchRecord, started: Started) -> ExitRecord {
+fn supervise(dir: &Path, launch: &LaunchRecord, started: Started) -> ExitRecord {
     let ending = started.charge.wait(started.main);
     let _ = started.log_done.recv_timeout(LOG_DRAIN_MAX);
     let mut ended = blank_exit(launch);
@@ -283,7 +288,7 @@ fn supervise(launch: &LaunchRecord, started: Started) -> ExitRecord {
             ended.memory_exceeded = memory_exceeded;
             ended.fenced = fenced;
         }
-        Err(e) => eprintln!("waiting for the instance: {e}"),
+        Err(e) => complain(dir, &format!("waiting for the instance: {e}")),
     }
     ended
 }
@@ -307,11 +312,11 @@ fn blank_exit(launch: &LaunchRecord) -> ExitRecord {
     }
 }
 
-fn record_exit(dir: &Path, ended: &ExitRecord) -> io::Result<()> {
+fn record_exit(dir: &Path, launch: &LaunchRecord, ended: &ExitRecord) -> io::Result<()> {
     let _ = std::fs::remove_file(dir.join(control::SOCKET));
     let mut tried = 0;
     loop {
-        match record::write_exit(dir, ended) {
+        match record::write_exit(dir, ended, launch.lasting_exit) {
             Err(_) if tried < EXIT_RETRIES => tried += 1,
             result => return result,
         }
@@ -319,10 +324,10 @@ fn record_exit(dir: &Path, ended: &ExitRecord) -> io::Result<()> {
     }
 }
 
-fn remove_group(launch: &LaunchRecord) {
+fn remove_group(dir: &Path, launch: &LaunchRecord) {
     if let Some(group) = &launch.cgroup
         && let Err(e) = group.remove()
     {
-        eprintln!("cgroup {}: {e}", group.path.display());
+        complain(dir, &format!("cgroup {}: {e}", group.path.display()));
     }
 }

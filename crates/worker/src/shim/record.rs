@@ -8,9 +8,9 @@
 //!
 //! Each holds the run's number: a file of an earlier run says nothing about this one. Each holds a
 //! version: fields may be added under the same version (unknown ones are ignored), a higher one is refused
-//! in words. All are written to the side and renamed; a reader sees a whole file or none. All are synced
-//! before anybody acts on them, but for the pid in `run.json`, which means nothing after a loss of power: that
-//! one is synced after the daemon was told.
+//! in words. They are for readers of the same boot, who see what was written in the order in which it was; a
+//! loss of power ends the run anyway, and whoever finds a launch of another boot knows that it may have run.
+//! Only an ending may have to outlive that too: whoever launches says so.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -22,6 +22,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
 use crate::sys;
+
+/// Room for `run.json`, which is written twice at the same place: the second must cover the first.
+const RUN_BYTES: usize = 1024;
 
 /// Larger files are not ours. Environments can be big, so this is generous.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
@@ -58,6 +61,14 @@ pub struct LaunchRecord {
     pub log: LogLimits,
     /// Kill it once CLOCK_BOOTTIME (milliseconds) passes this. Only for what must not run twice.
     pub fence_ms: Option<u64>,
+    /// How it ends is synced before it is told.
+    #[serde(default = "lasting")]
+    pub lasting_exit: bool,
+}
+
+/// Of a launch by a daemon that did not say.
+fn lasting() -> bool {
+    true
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -191,16 +202,17 @@ fn parse<R: Record>(text: &str) -> Result<R, String> {
 }
 
 pub fn write<R: Record>(dir: &Path, record: &R) -> io::Result<()> {
-    sys::write_atomic(&dir.join(R::FILE), &serde_json::to_vec_pretty(record)?)
-}
-
-/// For readers of this boot, at once; [`sync`] makes it last.
-pub fn write_now<R: Record>(dir: &Path, record: &R) -> io::Result<()> {
     sys::write_for_this_boot(&dir.join(R::FILE), &serde_json::to_vec_pretty(record)?)
 }
 
-pub fn sync<R: Record>(dir: &Path) -> io::Result<()> {
-    sys::sync(&dir.join(R::FILE))
+/// Writes `run.json`, over the one from before the fork if that is there. Who reads at that very moment may see
+/// neither, and asks the shim. JSON may be followed by blanks.
+pub fn write_run(dir: &Path, record: &RunRecord) -> io::Result<()> {
+    let mut content = serde_json::to_vec_pretty(record)?;
+    content.resize(content.len().next_multiple_of(RUN_BYTES), b' ');
+    let path = dir.join(RunRecord::FILE);
+    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    file.write_all(&content)
 }
 
 /// Removes what an earlier run left, `launch.json` apart: that one is written over *before*, so that a crash
@@ -229,8 +241,9 @@ pub fn reserve_exit(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes `exit.json` into the room taken before. JSON may be followed by blanks.
-pub fn write_exit(dir: &Path, record: &ExitRecord) -> io::Result<()> {
+/// Writes `exit.json` into the room taken before. JSON may be followed by blanks. `lasting`: it outlives a loss
+/// of power once this returns.
+pub fn write_exit(dir: &Path, record: &ExitRecord, lasting: bool) -> io::Result<()> {
     let path = dir.join(ExitRecord::FILE);
     let tmp = sys::tmp_path(&path);
     let mut content = serde_json::to_vec_pretty(record)?;
@@ -238,8 +251,19 @@ pub fn write_exit(dir: &Path, record: &ExitRecord) -> io::Result<()> {
     content.push(b'\n');
     let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(&tmp)?;
     file.write_all(&content)?;
-    file.sync_all()?;
+    if lasting {
+        file.sync_all()?;
+    }
     std::fs::rename(&tmp, &path)?;
+    if !lasting {
+        return Ok(());
+    }
+    // An ending is believed only beside the launch that it ends.
+    match File::open(dir.join(LaunchRecord::FILE)) {
+        Ok(launch) => launch.sync_all()?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
     sys::sync_parent(&path)
 }
 
@@ -273,7 +297,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         reserve_exit(dir.path()).unwrap();
         assert_eq!(read::<ExitRecord>(dir.path()), Ok(None));
-        write_exit(dir.path(), &exit()).unwrap();
+        write_exit(dir.path(), &exit(), true).unwrap();
         assert_eq!(read::<ExitRecord>(dir.path()), Ok(Some(exit())));
         assert_eq!(std::fs::metadata(dir.path().join("exit.json")).unwrap().len(), EXIT_RESERVE as u64);
     }

@@ -13,6 +13,7 @@ crate::tests![
     a_killed_shim_leaves_no_grandchild_even_without_cgroups,
     a_run_of_another_boot_is_lost,
     a_launch_without_a_run_never_started,
+    a_launch_of_another_boot_may_have_run_and_is_lost,
     an_exit_of_an_earlier_run_says_nothing_of_this_one,
     corrupted_records_are_told_and_never_panic,
     a_living_shim_answers_for_its_corrupted_record,
@@ -129,6 +130,19 @@ fn a_launch_without_a_run_never_started() {
     assert!(matches!(adopt(&stage, "a"), Found::NeverStarted));
     std::fs::create_dir(stage.dir("empty")).unwrap();
     assert!(matches!(adopt(&stage, "empty"), Found::NeverStarted));
+}
+
+fn a_launch_of_another_boot_may_have_run_and_is_lost() {
+    let stage = Stage::new();
+    ended_run(&stage);
+    for file in ["exit.json", "run.json"] {
+        std::fs::remove_file(stage.dir("a").join(file)).unwrap();
+    }
+    let path = stage.dir("a").join("launch.json");
+    let launch = std::fs::read_to_string(&path).unwrap().replace(&worker::host::boot_id(), "another");
+    std::fs::write(&path, launch).unwrap();
+    let Found::Lost { why } = adopt(&stage, "a") else { panic!("not lost") };
+    assert_eq!(why, "the machine restarted");
 }
 
 fn an_exit_of_an_earlier_run_says_nothing_of_this_one() {

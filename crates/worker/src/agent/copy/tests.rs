@@ -63,7 +63,7 @@ impl Nodes {
         std::fs::create_dir(nodes.target()).unwrap();
         std::fs::write(source.join(DISK).join("file"), "the last word").unwrap();
         let note = Note { order: 3, wanted: Wanted::Stop, ready: false, over, copied: Copied::Done };
-        disk::save_order(&source, OLD, note, &run(""), &[]).unwrap();
+        disk::save_order(&source, &disk::order_line(OLD, note, &run(""), &[], Some(1))).unwrap();
         nodes
     }
 
