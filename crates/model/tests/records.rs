@@ -6,8 +6,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
     Change, Cluster, Code, Health, Instance, InstanceId, Intent, Life, MemoryCaps, Node, NodeId, NodeIx,
-    ProcessEpoch, Resources, Roles, Rollout, RolloutState, Scratch, Service, ServiceIx, Time, decode_record,
-    encode_change, spec::ServiceFile,
+    Offline, OfflineWhy, OwnEvictor, ProcessEpoch, Removal, Resources, Restart, RestartWhy, Roles, Rollout,
+    RolloutState, Scratch, Service, ServiceIx, Store, StoreGroup, Time, Trouble, decode_record,
+    encode_change,
+    spec::{ServiceFile, StoreGroupFile},
 };
 
 /// One node, one service, and an instance of it.
@@ -80,4 +82,61 @@ fn a_version_from_the_future_is_said_and_not_guessed_at() {
     value[0] = 9;
     let error = decode_record(&cluster, &key, Some(&value)).unwrap_err().to_string();
     assert!(error.contains("version 9") && error.contains("newer tidegate"), "{error}");
+}
+
+#[test]
+fn a_store_and_its_group_are_read_back_as_they_were_and_a_name_holds_nothing_up() {
+    let (cluster, now) = (Cluster::default(), Time(7));
+    let file = r#"{"name": "kv", "command": ["kv"], "ports": ["kv"], "volume": {"name": "data"},
+        "backend": {"kind": "redis-cluster", "endpoints": ["redis://me:secret@h:1"]}}"#;
+    let file: StoreGroupFile = serde_json::from_str(file).unwrap();
+    let (name, replicas, spec, process) = file.check().unwrap();
+    assert_eq!(replicas, None);
+    let written = StoreGroupFile::of("kv", 3, &spec, &process);
+    assert_eq!(written.check().unwrap(), (name.clone(), Some(3), spec.clone(), process.clone()));
+    let shown = format!("{:?}", StoreGroupFile::shown("kv", 3, &spec, &process));
+    assert!(!shown.contains("secret"), "{shown}");
+    let group = StoreGroup {
+        name: name.clone(),
+        replicas: 3,
+        spec: spec.into(),
+        next_ordinal: 4,
+        destroyed: false,
+        created_at: now,
+    };
+    let restart =
+        Restart { began_at: now, why: RestartWhy::Drain, instance: Some(InstanceId(3)), stopped_at: None };
+    let trouble = Trouble {
+        code: Code::BackendError,
+        message: "words".into(),
+        since: now,
+        failures: 2,
+        next_try: now,
+        refusal: true,
+        reading: false,
+    };
+    let store = Store {
+        marked: true,
+        offline: Some(Offline { since: now, why: OfflineWhy::Drain }),
+        restart: Some(restart),
+        evictor: Some(OwnEvictor { began_at: now, memo: "a".into() }),
+        identity: Some("7".into()),
+        removal: Some(Removal {
+            memo: "b".into(),
+            since: now,
+            skip_eviction: true,
+            begun: Some(now),
+            forgetting: true,
+        }),
+        trouble: Some(trouble),
+        ..Store::new(&name, 3, now)
+    };
+    for change in [Change::StoreGroup(group), Change::Store(store)] {
+        let (key, value) = encode_change(&cluster, &change);
+        assert_eq!(decode_record(&cluster, &key, value.as_deref()).unwrap(), change);
+        let gone = decode_record(&cluster, &key, None).unwrap();
+        assert_eq!(gone.key(), change.key());
+        let loaded = model::load_ranges().iter().any(|(from, to)| *from <= key && key < *to);
+        assert!(loaded, "{key} is in no range that is loaded");
+    }
 }

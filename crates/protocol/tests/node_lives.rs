@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
     Actual, ClusterId, Exit, InstanceId, Life, MemoryCaps, Millis, NodeId, ProcessEpoch, Resources, Roles,
-    ServiceName, ServiceSpec, Term, Time,
+    ServiceName, ServiceSpec, Term, Time, VolumeId,
     spec::{Disk, Migrate, Signal, Stop, Update},
 };
 use protocol::{
     Timing,
-    message::{Down, DownBody, HeartbeatAnswer, Order, Run, Status, UpBody, Welcome, What},
+    message::{Down, DownBody, HeartbeatAnswer, Order, Run, Status, UpBody, VolumeOrder, Welcome, What},
     node::{Copied, Ending, Identity, Input, Memory, Node, Note, Output, Process, Wanted},
 };
 
@@ -241,4 +241,41 @@ fn orders_of_an_older_term_change_nothing() {
     let out = bench.down(1, DownBody::Orders(vec![order]));
     assert!(!launches(&out));
     assert!(out.iter().any(|output| matches!(output, Output::Reconnect { .. })));
+}
+
+/// What is to be erased, and which volume with it.
+fn erased(out: &[Output]) -> Vec<Option<VolumeOrder>> {
+    let erase = |output: &Output| match output {
+        Output::Erase { id: ID, volume } => Some(volume.clone()),
+        _ => None,
+    };
+    out.iter().filter_map(erase).collect()
+}
+
+#[test]
+fn a_volume_is_destroyed_only_when_its_process_is_over_and_it_is_said_that_it_is_to_be() {
+    let volume = VolumeOrder { id: VolumeId::new("kv-data-0"), expected: true, mounted: None };
+    let kept = Arc::new(Run { volume: Some(volume.clone()), slot: Some(0), ..(*run(true)).clone() });
+    let over = note(Some(Ending::Stopped));
+    let ended = Process::Ended { exit: Exit::Code(0), memory_exceeded: false, message: None };
+    let found = |note: Note, process: Process| {
+        let mut bench = Bench::new();
+        bench.give(Input::Found { id: ID, note, run: kept.clone(), runs: 1, process });
+        bench.leased();
+        bench
+    };
+    let mut running = found(note(None), Process::Running { pid: 7, ports: vec![] });
+    assert_eq!(
+        erased(&running.order(9, What::Destroy(volume.clone()))),
+        [],
+        "an order to clear up stops nothing"
+    );
+    let mut stopped = found(over, ended.clone());
+    assert_eq!(erased(&stopped.order(9, What::Forget)), [None], "what is forgotten leaves its volume");
+    let mut stopped = found(over, ended);
+    assert_eq!(erased(&stopped.order(9, What::Destroy(volume.clone()))), [Some(volume.clone())]);
+    // A daemon that has forgotten the process still has its volume.
+    let mut empty = Bench::new();
+    empty.leased();
+    assert_eq!(erased(&empty.order(9, What::Destroy(volume.clone()))), [Some(volume)]);
 }

@@ -223,16 +223,22 @@ fn order() -> impl Strategy<Value = Order> {
         1 => Just(What::Drain),
         1 => Just(What::Stop),
         1 => Just(What::Forget),
+        1 => volume().prop_map(What::Destroy),
     ];
     (instance(), any::<u32>(), what).prop_map(|(instance, revision, what)| Order { instance, revision, what })
 }
 
-pub fn run() -> impl Strategy<Value = Run> {
-    let volume = ("[a-z0-9-]{1,60}", any::<bool>()).prop_map(|(id, expected)| VolumeOrder {
+fn volume() -> impl Strategy<Value = VolumeOrder> {
+    let mounted = option::of("/[a-z0-9/]{0,20}");
+    ("[a-z0-9-]{1,60}", any::<bool>(), mounted).prop_map(|(id, expected, mounted)| VolumeOrder {
         id: VolumeId::new(&id),
         expected,
-        mounted: None,
-    });
+        mounted,
+    })
+}
+
+pub fn run() -> impl Strategy<Value = Run> {
+    let volume = volume();
     let from = (instance(), "[a-z0-9.:]{0,40}").prop_map(|(instance, api)| DiskFrom { instance, api });
     let from = option::of(from);
     (service(), any::<u32>(), option::of(any::<u32>()), option::of(volume), from, spec()).prop_map(
