@@ -1,7 +1,7 @@
 //! One write to the state.
 
 use crate::{
-    AuditEntry, Drain, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeId, Service, ServiceName,
+    AuditEntry, Drain, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeId, Service, ServiceName, Token,
     Volume, VolumeId,
 };
 
@@ -23,6 +23,9 @@ pub enum Change {
     DrainGone(u64),
     Feed(Feed),
     FeedGone(FeedName),
+    Token(Token),
+    /// By name.
+    TokenGone(String),
 }
 
 /// Which record a change writes.
@@ -36,6 +39,7 @@ pub enum Key {
     Audit(u64),
     Drain(u64),
     Feed(FeedName),
+    Token(String),
 }
 
 impl Change {
@@ -55,6 +59,8 @@ impl Change {
             Change::DrainGone(epoch) => Key::Drain(*epoch),
             Change::Feed(feed) => Key::Feed(feed.name.clone()),
             Change::FeedGone(name) => Key::Feed(name.clone()),
+            Change::Token(token) => Key::Token(token.name.clone()),
+            Change::TokenGone(name) => Key::Token(name.clone()),
         }
     }
 }

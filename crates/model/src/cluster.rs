@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     AuditEntry, Change, Drain, DrainState, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeDrain,
-    NodeId, NodeIx, PlaceIndex, Resources, Service, ServiceIx, ServiceName, Settled, Spread, Volume,
-    VolumeId, feed_table::FeedTable, index, settled, spread,
+    NodeId, NodeIx, PlaceIndex, Resources, Service, ServiceIx, ServiceName, Settled, Spread, Token, Volume,
+    VolumeId, feed_table::FeedTable, index, settled, spread, token::TokenTable,
 };
 
 /// A node with what is on it.
@@ -100,6 +100,7 @@ pub struct Cluster {
     audit: BTreeMap<u64, AuditEntry>,
     drains: BTreeMap<u64, Drain>,
     feeds: FeedTable,
+    tokens: TokenTable,
     place: PlaceIndex,
 }
 
@@ -226,6 +227,19 @@ impl Cluster {
         self.feeds.count_on(node)
     }
 
+    /// All tokens, by name.
+    pub fn tokens(&self) -> impl ExactSizeIterator<Item = &Token> {
+        self.tokens.all()
+    }
+
+    pub fn token(&self, name: &str) -> Option<&Token> {
+        self.tokens.get(name)
+    }
+
+    pub fn token_with(&self, hash: &[u8; 32]) -> Option<&Token> {
+        self.tokens.with(hash)
+    }
+
     pub fn place_index(&self) -> &PlaceIndex {
         &self.place
     }
@@ -262,6 +276,8 @@ impl Cluster {
             }
             Change::Feed(feed) => self.feeds.put(feed),
             Change::FeedGone(name) => self.feeds.remove(name),
+            Change::Token(token) => self.tokens.put(token),
+            Change::TokenGone(name) => self.tokens.remove(name),
         }
     }
 

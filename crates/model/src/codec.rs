@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::codec_v1::{DrainV1, MetaV1, NodeV1};
 use crate::{
     Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
-    Key, Meta, Node, Scratch, Service, ServiceName, Then, Time, Volume, VolumeId,
+    Key, Meta, Node, Scratch, Service, ServiceName, Then, Time, Token, Volume, VolumeId,
 };
 
 /// The first byte of every value. Records that have kept their first shape keep this one.
@@ -74,6 +74,7 @@ pub fn key_of(key: &Key) -> String {
         Key::Audit(number) => format!("a/{number:016x}"),
         Key::Drain(epoch) => format!("d/{epoch:016x}"),
         Key::Feed(name) => format!("f/{name}"),
+        Key::Token(name) => format!("t/{name}"),
     }
 }
 
@@ -109,12 +110,14 @@ pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<
         Change::Audit(entry) => Some(encode(entry)),
         Change::Drain(drain) => Some(encode_drain(drain)),
         Change::Feed(feed) => Some(encode(feed)),
+        Change::Token(token) => Some(encode(token)),
         Change::ServiceGone(_)
         | Change::InstanceGone(_)
         | Change::VolumeGone(_)
         | Change::AuditGone(_)
         | Change::DrainGone(_)
-        | Change::FeedGone(_) => None,
+        | Change::FeedGone(_)
+        | Change::TokenGone(_) => None,
     };
     (key_of(&change.key()), value)
 }
@@ -174,6 +177,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             "s" => Ok(Change::ServiceGone(ServiceName::new(rest))),
             "v" => Ok(Change::VolumeGone(VolumeId::new(rest))),
             "f" => Ok(Change::FeedGone(FeedName::new(rest))),
+            "t" => Ok(Change::TokenGone(rest.to_owned())),
             "i" => Ok(Change::InstanceGone(instance_id(rest).ok_or_else(unknown)?)),
             "d" => Ok(Change::DrainGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
             "a" => Ok(Change::AuditGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
@@ -201,6 +205,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             Some(_) | None => Ok(Change::Drain(decode_either::<Drain, DrainV1>(key, value)?)),
         },
         "f" => Ok(Change::Feed(decode::<Feed>(key, value)?)),
+        "t" => Ok(Change::Token(decode::<Token>(key, value)?)),
         "a" => Ok(Change::Audit(decode::<AuditEntry>(key, value)?)),
         "i" => decode_instance(cluster, key, instance_id(rest).ok_or_else(unknown)?, value),
         _ => Err(unknown()),

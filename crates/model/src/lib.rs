@@ -25,6 +25,7 @@ mod settled;
 pub mod spec;
 mod spread;
 mod time;
+mod token;
 mod txn;
 pub mod units;
 
@@ -48,4 +49,5 @@ pub use settled::Settled;
 pub use spec::{FeedSpec, Kind, PipelineSpec, ServiceSpec};
 pub use spread::Spread;
 pub use time::{Millis, Time};
+pub use token::{Access, Token};
 pub use txn::Txn;

@@ -169,8 +169,10 @@ impl World {
         let volumes = cluster.volumes().map(|volume| model::Change::Volume(volume.clone()));
         let drains = cluster.drains().map(|drain| model::Change::Drain(drain.clone()));
         let feeds = cluster.feeds().map(|feed| model::Change::Feed(feed.clone()));
+        let tokens = cluster.tokens().map(|token| model::Change::Token(token.clone()));
         let mut count = 0;
-        for change in nodes.chain(services).chain(instances).chain(volumes).chain(drains).chain(feeds) {
+        let small = volumes.chain(drains).chain(feeds).chain(tokens);
+        for change in nodes.chain(services).chain(instances).chain(small) {
             let (key, value) = encode_change(cluster, &change);
             count += 1;
             if self.store.records.get(&key) != value.as_ref() {

@@ -85,7 +85,9 @@ impl World {
             | Change::Audit(_)
             | Change::AuditGone(_)
             | Change::DrainGone(_)
-            | Change::FeedGone(_) => {}
+            | Change::FeedGone(_)
+            | Change::Token(_)
+            | Change::TokenGone(_) => {}
         }
     }
 

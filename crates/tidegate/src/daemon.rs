@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::Router;
+use doors::{Http, Keys};
 use edge::EdgeHandle;
 use model::NodeId;
 use protocol::message::Withdrawal;
@@ -12,15 +12,19 @@ use store::{
     embedded::EmbeddedStore,
     etcd::{EtcdConfig, EtcdStore},
 };
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::Notify, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use wire::{ControlServer, PeerServer};
 use worker::{
-    agent::{Agent, AgentConfig, AgentError, AgentHandle, EdgeLink, NodeStats, STOP_MAX, local_router},
+    agent::{
+        Agent, AgentConfig, AgentError, AgentHandle, EdgeLink, LocalCallers, NodeStats, SILENCE_MAX,
+        STOP_MAX, local_router,
+    },
     feeds::Incoming,
 };
 
 use crate::{
+    certificates,
     cli::RunArgs,
     config::{Config, StoreConfig},
     failure::{Failure, Outcome},
@@ -36,6 +40,7 @@ const INCOMING_MAX: usize = 16;
 /// Works until it is told to stop.
 pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     let mut signals = Signals::listen()?;
+    let keys = certificates::load(&config)?;
     let api = bind("listen.api", config.api).await?;
     let rpc = match config.roles.coordinator || config.roles.worker {
         true => Some(bind("listen.rpc", config.rpc).await?),
@@ -47,22 +52,28 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
         false => None,
     };
     let (peers, incoming) = peer_streams(&config).unzip();
-    let streams = rpc.map(|listener| serve_streams(listener, office.clone(), peers, shutdown.clone()));
+    let streams =
+        rpc.map(|listener| serve_streams(listener, keys.clone(), office.clone(), peers, shutdown.clone()));
     let edge = config.roles.edge.then(|| EdgeHandle::start(config.edge_host, config.withdraw_delay));
     let agent_stop = CancellationToken::new();
-    let agent = start_agent(&config, args.adopt, edge.as_ref(), incoming, agent_stop.clone()).await?;
-    let mut state = api_state(&config, office.as_ref(), &agent)?;
+    let agent = start_agent(&config, &keys, args.adopt, edge.as_ref(), incoming, agent_stop.clone()).await?;
+    let mut state = api_state(&config, &keys, office.as_ref(), &agent)?;
     if let Some(edge) = &edge {
         let (report, stopping) = (edge.watch(), agent_stop.clone());
         state = state.with_health(move || away(report.borrow().withdrawal, stopping.is_cancelled()));
     }
-    let router = server::router(state).merge(local_router(agent.instances_dir().to_owned()));
-    let answering = serve_api(api, router, shutdown.clone());
+    let local = local_router(agent.instances_dir().to_owned(), local_callers(&config));
+    let router = server::router(state).merge(local);
+    let answering = tokio::spawn(server::serve(api, keys.clone(), router, shutdown.clone()));
+    let reload = Arc::new(Notify::new());
+    if let Some(keys) = &keys {
+        tokio::spawn(certificates::follow(keys.clone(), Arc::clone(&reload), shutdown.clone()));
+    }
     tracing::info!(node = config.id, api = %config.api, "up");
     let mut agent = std::pin::pin!(agent.ended());
     let mut gone = false;
     let stopped = tokio::select! {
-        signal = signals.next() => Ok(signal),
+        signal = until_told(&mut signals, keys.is_some(), &reload) => Ok(signal),
         () = stop::stdin_ended(), if args.until_stdin_ends => Ok("the end of standard input"),
         ended = &mut agent => match ended {
             Ok(()) => {
@@ -103,6 +114,25 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     stopped.map(|_| ())
 }
 
+/// The signal that ends the daemon. With certificates, SIGHUP has them read again instead, as it does for
+/// other daemons.
+async fn until_told(signals: &mut Signals, has_keys: bool, reload: &Notify) -> &'static str {
+    loop {
+        match signals.next().await {
+            "SIGHUP" if has_keys => reload.notify_one(),
+            signal => return signal,
+        }
+    }
+}
+
+fn local_callers(config: &Config) -> LocalCallers {
+    match (&config.tls, config.insecure) {
+        (Some(_), _) => LocalCallers::Nodes,
+        (None, false) => LocalCallers::Loopback,
+        (None, true) => LocalCallers::Anyone,
+    }
+}
+
 /// What takes the streams of other nodes, for a node that takes part in feeds.
 fn peer_streams(config: &Config) -> Option<(PeerServer, Incoming)> {
     let (incoming, streams) = tokio::sync::mpsc::channel(INCOMING_MAX);
@@ -112,6 +142,7 @@ fn peer_streams(config: &Config) -> Option<(PeerServer, Incoming)> {
 
 async fn start_agent(
     config: &Config,
+    keys: &Option<Keys>,
     adopt: bool,
     edge: Option<&EdgeHandle>,
     incoming: Option<Incoming>,
@@ -132,6 +163,7 @@ async fn start_agent(
         ports: config.ports.clone(),
         coordinators: config.coordinators.clone(),
         timing: config.timing,
+        http: Http::new(keys.clone(), SILENCE_MAX).map_err(no_http)?,
         adopt,
         exe,
     };
@@ -197,26 +229,39 @@ fn unusable(error: store::StoreError) -> Failure {
 
 fn serve_streams(
     listener: TcpListener,
+    keys: Option<Keys>,
     office: Option<OfficeHandle>,
     peers: Option<PeerServer>,
     shutdown: CancellationToken,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
         let control = office.map(ControlServer::new);
-        if let Err(error) = wire::serve_all(listener, control, peers, shutdown).await {
+        if let Err(error) = wire::serve_door(listener, keys, control, peers, shutdown).await {
             tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "daemons are not answered");
         }
     })
 }
 
-fn api_state(config: &Config, office: Option<&OfficeHandle>, agent: &AgentHandle) -> Outcome<ApiState> {
+fn no_http(error: reqwest::Error) -> Failure {
+    Failure::error(format!("cannot set up HTTP: {error}"))
+}
+
+fn api_state(
+    config: &Config,
+    keys: &Option<Keys>,
+    office: Option<&OfficeHandle>,
+    agent: &AgentHandle,
+) -> Outcome<ApiState> {
     let state = match office {
         Some(office) => ApiState::candidate(office.clone()),
         None => ApiState::daemon(&config.id, agent.coordinator.clone()),
     };
-    let state = state.map_err(|error| Failure::error(format!("cannot set up HTTP: {error}")))?;
-    let (id, stats) = (config.id.clone(), agent.stats.clone());
-    Ok(state.with_metrics(move || node_metrics(&id, *stats.borrow())))
+    let state = state.and_then(|state| state.with_doors(keys.clone(), config.tokens)).map_err(no_http)?;
+    let (id, stats, keys) = (config.id.clone(), agent.stats.clone(), keys.clone());
+    Ok(state.with_metrics(move || {
+        let certificate = keys.as_ref().map(|keys| certificates::metrics(&id, keys)).unwrap_or_default();
+        node_metrics(&id, *stats.borrow()) + &certificate
+    }))
 }
 
 /// Why a load balancer should send nothing here.
@@ -238,14 +283,4 @@ fn node_metrics(id: &str, stats: NodeStats) -> String {
     gauge("tidegate_node_registered", "1 while the node is registered with a coordinator.", registered)
         + &gauge("tidegate_node_instances", "Instances that the node keeps.", stats.instances)
         + &gauge("tidegate_node_processes", "Instances whose process runs.", stats.running)
-}
-
-fn serve_api(listener: TcpListener, router: Router, shutdown: CancellationToken) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let service = router.into_make_service_with_connect_info::<SocketAddr>();
-        let serving = axum::serve(listener, service).with_graceful_shutdown(shutdown.cancelled_owned());
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "the API is not answered");
-        }
-    })
 }

@@ -18,6 +18,7 @@ mod sessions;
 mod sets;
 mod settle;
 mod timers;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -39,6 +40,7 @@ pub use request::{
     Answer, ApiError, Applied, Apply, ApplyFeed, Asked, DrainRequest, ErrorKind, Outcome, Request,
     WantedIntent,
 };
+pub use tokens::{TOKEN_NAME_MAX, TOKENS_MAX};
 
 use crate::{
     Timing,
@@ -433,7 +435,9 @@ impl Coordinator {
                 | Change::VolumeGone(_)
                 | Change::Audit(_)
                 | Change::AuditGone(_)
-                | Change::DrainGone(_) => {}
+                | Change::DrainGone(_)
+                | Change::Token(_)
+                | Change::TokenGone(_) => {}
             }
         }
         for node in changed {

@@ -8,6 +8,8 @@ mod instance;
 mod node;
 mod status;
 mod tables;
+mod tls;
+mod token;
 mod volume;
 
 use reqwest::Method;
@@ -23,6 +25,7 @@ use crate::{
 
 pub use apply::send;
 pub use tables::{nodes, reason_line, services};
+pub use tls::tls;
 
 /// A client and how its answers are printed.
 pub struct Asker {
@@ -69,10 +72,13 @@ pub async fn run(global: &Global, command: Command) -> Outcome {
         Command::Volume(command) => volume_command(&asker, command).await,
         Command::Feed(command) => feed::feed_command(&asker, command).await,
         Command::Events { follow, since } => events::events(&asker, follow, since).await,
+        Command::Token(command) => token::token_command(&asker, command).await,
+        Command::Audit { limit } => token::audit(&asker, limit).await,
         Command::Doctor => doctor(&asker).await,
         Command::Apply(_)
         | Command::Dev(_)
         | Command::Run(_)
+        | Command::Tls(_)
         | Command::Completions { .. }
         | Command::Shim { .. }
         | Command::Guard { .. }
