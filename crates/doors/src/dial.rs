@@ -30,13 +30,24 @@ impl Keys {
         endpoint.connect_with_connector(connector).await
     }
 
-    /// What those connect with who are not ours: etcd, for one.
+    /// As [`dial`](Self::dial), to a server that is not a daemon of ours, such as etcd: its certificate is of
+    /// our authority and for the host that was dialled.
+    pub async fn dial_server(&self, endpoint: Endpoint) -> Result<Channel, Error> {
+        let material = self.material();
+        let connector = tower::service_fn(move |uri: Uri| {
+            let material = Arc::clone(&material);
+            async move { handshake(&material, &uri).await.map(TokioIo::new) }
+        });
+        endpoint.connect_with_connector(connector).await
+    }
+
+    /// With which a client of HTTP is made.
     pub fn client_config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.material().client)
     }
 }
 
-async fn connect(material: &Material, uri: &Uri, expected: Option<&str>) -> io::Result<TlsStream<TcpStream>> {
+async fn handshake(material: &Material, uri: &Uri) -> io::Result<TlsStream<TcpStream>> {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
     let port = uri.port_u16().unwrap_or(443);
     let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
@@ -44,7 +55,11 @@ async fn connect(material: &Material, uri: &Uri, expected: Option<&str>) -> io::
     tcp.set_nodelay(true)?;
     let mut config = (*material.client).clone();
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
+    TlsConnector::from(Arc::new(config)).connect(name, tcp).await
+}
+
+async fn connect(material: &Material, uri: &Uri, expected: Option<&str>) -> io::Result<TlsStream<TcpStream>> {
+    let stream = handshake(material, uri).await?;
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| Certificate::parse(chain.first()?));
     match (shown.and_then(|certificate| certificate.who), expected) {
         (Some(Who::Node(node)), Some(expected)) if node != expected => {

@@ -48,7 +48,7 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     };
     let shutdown = CancellationToken::new();
     let office = match config.roles.coordinator {
-        true => Some(start_office(&config).await?),
+        true => Some(start_office(&config, &keys).await?),
         false => None,
     };
     let (peers, incoming) = peer_streams(&config).unzip();
@@ -196,8 +196,8 @@ async fn bind(key: &str, addr: SocketAddr) -> Outcome<TcpListener> {
     })
 }
 
-async fn start_office(config: &Config) -> Outcome<OfficeHandle> {
-    let store = open_store(config).await?;
+async fn start_office(config: &Config, keys: &Option<Keys>) -> Outcome<OfficeHandle> {
+    let store = open_store(config, keys).await?;
     Ok(Office::start(OfficeConfig {
         candidate: config.id.clone(),
         api: config.reached_at(config.api),
@@ -209,7 +209,7 @@ async fn start_office(config: &Config) -> Outcome<OfficeHandle> {
     }))
 }
 
-async fn open_store(config: &Config) -> Outcome<Arc<dyn Store>> {
+async fn open_store(config: &Config, keys: &Option<Keys>) -> Outcome<Arc<dyn Store>> {
     match &config.store {
         StoreConfig::Embedded => {
             let path = config.data_dir.join("store.redb");
@@ -217,9 +217,20 @@ async fn open_store(config: &Config) -> Outcome<Arc<dyn Store>> {
         }
         StoreConfig::Etcd { endpoints, prefix } => {
             let etcd = EtcdConfig { endpoints: endpoints.clone(), prefix: prefix.clone() };
-            Ok(Arc::new(EtcdStore::open(&etcd).await.map_err(unusable)?))
+            let open = |url: &&String| url.starts_with("http://") && !is_local(url);
+            if let Some(url) = endpoints.iter().find(open) {
+                tracing::warn!(url, "etcd is reached without TLS: whoever reaches it can change everything");
+            }
+            Ok(Arc::new(EtcdStore::open_with(&etcd, keys.clone()).await.map_err(unusable)?))
         }
     }
+}
+
+fn is_local(url: &str) -> bool {
+    let host = reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
+    let host = host.unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// The store's errors name the place and the cause themselves.

@@ -127,7 +127,7 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
         return wrong("listen.rpc", format!("{rpc} is the address of listen.api already"));
     }
     let host = host(node, api.ip())?;
-    let store = store(&file.store)?;
+    let store = store(&file.store, guards.tls)?;
     let coordinators = coordinators(&file.join.coordinators, roles, &store, reached_at(rpc, &host))?;
     let edge_host = edge_host(file.edge.host.as_deref(), api.ip())?;
     Ok(Config {
@@ -384,7 +384,7 @@ fn edge_host(given: Option<&str>, api: IpAddr) -> Checked<IpAddr> {
     }
 }
 
-fn store(store: &StoreFile) -> Checked<StoreConfig> {
+fn store(store: &StoreFile, tls: bool) -> Checked<StoreConfig> {
     match store.kind.as_str() {
         "embedded" if !store.endpoints.is_empty() => {
             wrong("store.endpoints", "belongs to kind = \"etcd\"; the embedded store is a file in data_dir")
@@ -394,11 +394,15 @@ fn store(store: &StoreFile) -> Checked<StoreConfig> {
             if store.endpoints.is_empty() {
                 return wrong(
                     "store.endpoints",
-                    "is missing: where etcd answers, like [\"http://10.0.0.1:2379\"]",
+                    "is missing: where etcd answers, like [\"https://10.0.0.1:2379\"]",
                 );
             }
-            if let Some(bad) = store.endpoints.iter().find(|url| !url.starts_with("http://")) {
-                return wrong("store.endpoints", format!("{bad:?} does not start with http://"));
+            let known = |url: &&String| !url.starts_with("http://") && !url.starts_with("https://");
+            if let Some(bad) = store.endpoints.iter().find(known) {
+                return wrong("store.endpoints", format!("{bad:?} starts with neither http:// nor https://"));
+            }
+            if let Some(bad) = store.endpoints.iter().find(|url| url.starts_with("https://") && !tls) {
+                return wrong("store.endpoints", format!("{bad:?} needs certificates: name them in [tls]"));
             }
             if !store.prefix.starts_with('/') || store.prefix.ends_with('/') {
                 return wrong("store.prefix", format!("{:?} is not like \"/tidegate/prod\"", store.prefix));

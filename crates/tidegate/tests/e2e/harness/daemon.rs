@@ -30,6 +30,8 @@ pub struct Setup {
     pub withdraw_delay: &'static str,
     pub api: SocketAddr,
     pub rpc: SocketAddr,
+    /// Further sections, as they are written.
+    pub more: String,
 }
 
 fn loopback() -> SocketAddr {
@@ -53,6 +55,7 @@ impl Setup {
             withdraw_delay: "1s",
             api: loopback(),
             rpc: loopback(),
+            more: String::new(),
         }
     }
 
@@ -74,14 +77,14 @@ impl Setup {
         };
         let coordinators: Vec<String> = coordinators.iter().map(|addr| format!("\"{addr}\"")).collect();
         let (ports, roles) = (instance_ports(), self.roles);
-        let Setup { name, memory, labels, store, edge_host, withdraw_delay, api, rpc, .. } = self;
+        let Setup { name, memory, labels, store, edge_host, withdraw_delay, api, rpc, more, .. } = self;
         format!(
             "[node]\nid = \"{name}\"\nroles = {roles:?}\ndata_dir = {data:?}\nlabels = {{ {labels} }}\n\
              memory = \"{memory}\"\ncpu = 2000\nports = \"{}-{}\"\n\
              [listen]\napi = \"{api}\"\nrpc = \"{rpc}\"\n[join]\ncoordinators = [{}]\n\
              [store]\n{store}\n[edge]\nhost = \"{edge_host}\"\nwithdraw_delay = \"{withdraw_delay}\"\n\
              [timing]\nheartbeat = \"{}\"\nlease = \"{}\"\ndegraded_after = \"{}\"\nfence_after = \"{}\"\n\
-             offline_after = \"{}\"\n",
+             offline_after = \"{}\"\n{more}",
             ports.start(),
             ports.end(),
             coordinators.join(", "),
@@ -200,6 +203,11 @@ impl Daemon {
     /// Its instances that have a process.
     pub fn runs(&self) -> Vec<Run> {
         process::alive(&self.data)
+    }
+
+    /// Everything it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     pub fn log_tail(&self, lines: usize) -> String {
