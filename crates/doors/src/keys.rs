@@ -48,7 +48,7 @@ pub enum KeysError {
     #[error("{} speaks for no node and for no person; it was not made by `tidegate tls`", .0.display())]
     Nobody(PathBuf),
     #[error("{} speaks for {found}, this is {wanted}", path.display())]
-    Other { path: PathBuf, found: Who, wanted: Who },
+    Other { path: PathBuf, found: String, wanted: String },
     #[error("{} cannot be used", path.display())]
     Unusable {
         path: PathBuf,
@@ -108,7 +108,7 @@ fn address(bytes: &[u8]) -> Option<String> {
 /// What is made of the files, all at once.
 pub(crate) struct Material {
     pub certificate: Certificate,
-    pub who: Who,
+    pub who: Option<Who>,
     /// Asks every caller for a certificate.
     pub nodes: Arc<ServerConfig>,
     /// Takes one if the caller has it.
@@ -135,7 +135,17 @@ pub struct Keys {
 }
 
 impl Keys {
+    /// A certificate of ours, which speaks for a node or for a person.
     pub fn load(files: KeyFiles) -> Result<Keys, KeysError> {
+        let keys = Keys::load_any(files)?;
+        match keys.who() {
+            Some(_) => Ok(keys),
+            None => Err(KeysError::Nobody(keys.files.cert.clone())),
+        }
+    }
+
+    /// Any certificate, as others ask for who know nothing of nodes and people.
+    pub fn load_any(files: KeyFiles) -> Result<Keys, KeysError> {
         let loaded = stamps(&files);
         let material = Arc::new(read(&files)?);
         let held = Held { material, loaded, seen: loaded, generation: 1 };
@@ -146,7 +156,7 @@ impl Keys {
         &self.files
     }
 
-    pub fn who(&self) -> Who {
+    pub fn who(&self) -> Option<Who> {
         self.material().who.clone()
     }
 
@@ -174,8 +184,9 @@ impl Keys {
         };
         let material = read(&self.files)?;
         if material.who != who {
-            let path = self.files.cert.clone();
-            return Err(KeysError::Other { path, found: material.who, wanted: who });
+            let words = |who: Option<Who>| who.map_or_else(|| "nobody".to_owned(), |who| who.to_string());
+            let (found, wanted) = (words(material.who), words(who));
+            return Err(KeysError::Other { path: self.files.cert.clone(), found, wanted });
         }
         if let Ok(mut held) = self.held.write() {
             held.material = Arc::new(material);
@@ -232,7 +243,7 @@ fn read(files: &KeyFiles) -> Result<Material, KeysError> {
     let offered = offered.map_err(|error| unusable(ca)(rustls::Error::General(error.to_string())))?;
     check(files, &chain, &*verifier)?;
     let certificate = Certificate::parse(&chain[0]).ok_or_else(|| empty(cert, "certificate"))?;
-    let who = certificate.who.clone().ok_or_else(|| KeysError::Nobody(cert.clone()))?;
+    let who = certificate.who.clone();
     let mismatch = |source: rustls::Error| match source {
         rustls::Error::InconsistentKeys(_) => KeysError::Mismatch { cert: cert.clone(), key: key.clone() },
         source => KeysError::Unusable { path: cert.clone(), source },

@@ -39,7 +39,7 @@ fn a_certificate_says_for_whom_it_speaks_and_where() {
     assert_eq!((seen.who, seen.hosts), (Some(Who::Node("n1".to_owned())), hosts()));
     let viewer = authority.person("bob", Access::Viewer, days(1)).unwrap();
     let who = Keys::load(files(&authority.certificate(), &viewer)).unwrap().who();
-    assert_eq!(who, Who::Person { name: "bob".to_owned(), access: Access::Viewer });
+    assert_eq!(who, Some(Who::Person { name: "bob".to_owned(), access: Access::Viewer }));
     assert_eq!(Certificate::read(&authority.certificate()).unwrap().who, None);
 }
 
@@ -124,5 +124,5 @@ fn files_that_cannot_be_used_leave_everything_as_it_was() {
     fs::copy(&other.key, &issued.key).unwrap();
     let error = keys.look(true).unwrap_err().to_string();
     assert!(error.contains("speaks for node:n2"), "a daemon does not become another: {error}");
-    assert_eq!(keys.who(), Who::Node("n1".to_owned()));
+    assert_eq!(keys.who(), Some(Who::Node("n1".to_owned())));
 }

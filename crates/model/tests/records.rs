@@ -5,9 +5,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Change, Cluster, Code, Health, Instance, InstanceId, Intent, Life, MemoryCaps, Node, NodeId, NodeIx,
-    ProcessEpoch, Resources, Roles, Rollout, RolloutState, Scratch, Service, ServiceIx, Time, decode_record,
-    encode_change, spec::ServiceFile,
+    Access, Change, Cluster, Code, Health, Instance, InstanceId, Intent, Life, MemoryCaps, Node, NodeId,
+    NodeIx, ProcessEpoch, Resources, Roles, Rollout, RolloutState, Scratch, Service, ServiceIx, Time, Token,
+    decode_record, encode_change, spec::ServiceFile,
 };
 
 /// One node, one service, and an instance of it.
@@ -79,4 +79,35 @@ fn a_version_from_the_future_is_said_and_not_guessed_at() {
     value[0] = 9;
     let error = decode_record(&cluster, &key, Some(&value)).unwrap_err().to_string();
     assert!(error.contains("version 9") && error.contains("newer tidegate"), "{error}");
+}
+
+#[test]
+fn a_token_is_read_back_and_found_by_its_hash_until_it_is_gone() {
+    let mut cluster = Cluster::default();
+    for (access, expires_at) in [(Access::Viewer, None), (Access::Operator, Some(Time(9)))] {
+        let token = Token {
+            name: "alice".to_owned(),
+            access,
+            hash: [7; 32],
+            created_at: Time(1),
+            created_by: "cert:root".to_owned(),
+            expires_at,
+        };
+        let change = Change::Token(token.clone());
+        let (key, value) = encode_change(&cluster, &change);
+        assert_eq!(key, "t/alice");
+        assert_eq!(decode_record(&cluster, &key, value.as_deref()).unwrap(), change);
+        cluster.apply(&change);
+        assert_eq!(cluster.token_with(&[7; 32]), Some(&token));
+        assert_eq!((token.is_good(Time(8)), token.is_good(Time(9))), (true, expires_at.is_none()));
+    }
+    let gone = decode_record(&cluster, "t/alice", None).unwrap();
+    cluster.apply(&gone);
+    assert_eq!((cluster.token_with(&[7; 32]), cluster.tokens().len()), (None, 0));
+}
+
+#[test]
+fn tokens_are_among_what_is_loaded() {
+    let covered = |(from, to): &(String, String)| from.as_str() <= "t/alice" && "t/alice" < to.as_str();
+    assert_eq!(model::load_ranges().iter().filter(|range| covered(range)).count(), 1);
 }

@@ -7,19 +7,33 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::Config,
+    config::{Config, StoreConfig},
     failure::{Failure, Outcome},
 };
 
 /// How often a certificate's near end is said.
 const SAY_EVERY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
 
+fn unusable(section: &'static str) -> impl Fn(doors::KeysError) -> Failure {
+    move |error| Failure::error(format!("[{section}]: {:#}", anyhow::Error::new(error)))
+}
+
+/// What etcd is shown.
+pub fn for_store(config: &Config) -> Outcome<Option<Keys>> {
+    match &config.store {
+        StoreConfig::Etcd { keys: Some(files), .. } => {
+            Keys::load_any(files.clone()).map(Some).map_err(unusable("store"))
+        }
+        StoreConfig::Etcd { keys: None, .. } | StoreConfig::Embedded => Ok(None),
+    }
+}
+
 pub fn load(config: &Config) -> Outcome<Option<Keys>> {
     let Some(files) = &config.tls else { return Ok(None) };
-    let keys = Keys::load(files.clone())
-        .map_err(|error| Failure::error(format!("[tls]: {:#}", anyhow::Error::new(error))))?;
+    let keys = Keys::load(files.clone()).map_err(unusable("tls"))?;
     let (found, cert) = (keys.who(), files.cert.display());
-    if found != Who::Node(config.id.clone()) {
+    if found != Some(Who::Node(config.id.clone())) {
+        let found = found.map_or_else(|| "nobody".to_owned(), |who| who.to_string());
         return Err(Failure::error(format!(
             "[tls]: {cert} speaks for {found}, and this is node {}; make its own with `tidegate tls node`",
             config.id

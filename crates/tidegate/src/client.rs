@@ -285,6 +285,9 @@ fn tls_words(cause: &str) -> Option<String> {
             "the certificate in --cert (TIDEGATE_CERT) is not of this cluster's authority"
         }
         _ if cause.contains("fatal alert") => return Some(format!("refused this connection: {cause}")),
+        _ if cause.contains("invalid http version") => {
+            "answers, but not in plain HTTP; use https:// and --ca"
+        }
         _ if cause.contains("corrupt message") || cause.contains("invalidcontenttype") => {
             "does not speak TLS; use http://"
         }

@@ -41,6 +41,7 @@ const INCOMING_MAX: usize = 16;
 pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     let mut signals = Signals::listen()?;
     let keys = certificates::load(&config)?;
+    let store_keys = certificates::for_store(&config)?;
     let api = bind("listen.api", config.api).await?;
     let rpc = match config.roles.coordinator || config.roles.worker {
         true => Some(bind("listen.rpc", config.rpc).await?),
@@ -48,7 +49,7 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     };
     let shutdown = CancellationToken::new();
     let office = match config.roles.coordinator {
-        true => Some(start_office(&config, &keys).await?),
+        true => Some(start_office(&config, &store_keys).await?),
         false => None,
     };
     let (peers, incoming) = peer_streams(&config).unzip();
@@ -66,7 +67,7 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     let router = server::router(state).merge(local);
     let answering = tokio::spawn(server::serve(api, keys.clone(), router, shutdown.clone()));
     let reload = Arc::new(Notify::new());
-    if let Some(keys) = &keys {
+    for keys in [&keys, &store_keys].into_iter().flatten() {
         tokio::spawn(certificates::follow(keys.clone(), Arc::clone(&reload), shutdown.clone()));
     }
     tracing::info!(node = config.id, api = %config.api, "up");
@@ -119,7 +120,7 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
 async fn until_told(signals: &mut Signals, has_keys: bool, reload: &Notify) -> &'static str {
     loop {
         match signals.next().await {
-            "SIGHUP" if has_keys => reload.notify_one(),
+            "SIGHUP" if has_keys => reload.notify_waiters(),
             signal => return signal,
         }
     }
@@ -215,7 +216,7 @@ async fn open_store(config: &Config, keys: &Option<Keys>) -> Outcome<Arc<dyn Sto
             let path = config.data_dir.join("store.redb");
             Ok(Arc::new(EmbeddedStore::open(path).await.map_err(unusable)?))
         }
-        StoreConfig::Etcd { endpoints, prefix } => {
+        StoreConfig::Etcd { endpoints, prefix, keys: _ } => {
             let etcd = EtcdConfig { endpoints: endpoints.clone(), prefix: prefix.clone() };
             let open = |url: &&String| url.starts_with("http://") && !is_local(url);
             if let Some(url) = endpoints.iter().find(open) {

@@ -243,7 +243,7 @@ fn doors() {
     check(
         "[tls]\nca = \"ca.pem\"\n",
         expect![[r#"
-        error: node.toml:1:2: tls.cert: is missing: [tls] has ca, cert and key; make certificates with `tidegate tls init`
+        error: node.toml:1:2: tls.cert: is missing: there are ca, cert and key; make certificates with `tidegate tls init`
     "#]],
     );
     check(
@@ -262,7 +262,7 @@ fn doors() {
     check(
         "[store]\nkind = \"etcd\"\nendpoints = [\"https://e:2379\"]\n",
         expect![[r#"
-        error: node.toml:3:1: store.endpoints: "https://e:2379" needs certificates: name them in [tls]
+        error: node.toml:1:2: store.ca: is missing: there are ca, cert and key; make certificates with `tidegate tls init`
     "#]],
     );
 }

@@ -54,14 +54,15 @@ pub(super) fn from(headers: &HeaderMap, extensions: &Extensions) -> String {
     let addr = peer.map(|peer| peer.addr);
     let addr = addr.or_else(|| extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0));
     let addr = addr.map_or_else(|| "unknown".to_owned(), |addr| addr.to_string());
-    // Anybody can send that header. Where daemons have certificates only theirs is believed; where they
-    // have none, the peer that sent it is kept beside it.
-    let believed =
-        peer.is_none_or(|peer| !peer.tls || peer.who.as_ref().is_some_and(|who| who.node().is_some()));
-    let told = headers.get(FORWARDED_FOR).filter(|_| believed).and_then(|value| value.to_str().ok());
-    match told {
-        Some(told) => format!("{} via {addr}", told.chars().take(FROM_BYTES_MAX).collect::<String>()),
-        None => addr,
+    let node = peer.and_then(|peer| peer.who.as_ref()?.node());
+    let told = headers.get(FORWARDED_FOR).and_then(|value| value.to_str().ok());
+    let told = told.map(|told| told.chars().take(FROM_BYTES_MAX).collect::<String>());
+    // Anybody can send that header. Where connections are encrypted only daemons are believed; where they
+    // are not, whoever sent it is kept beside it.
+    match (told, node) {
+        (Some(told), Some(node)) => format!("{told} via {node}"),
+        (Some(told), None) if !peer.is_some_and(|peer| peer.tls) => format!("{told} via {addr}"),
+        (Some(_), None) | (None, _) => addr,
     }
 }
 

@@ -71,6 +71,10 @@ pub struct StoreFile {
     pub kind: String,
     pub endpoints: Vec<String>,
     pub prefix: String,
+    /// For endpoints at https://: all three.
+    pub ca: PathBuf,
+    pub cert: PathBuf,
+    pub key: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -137,7 +141,14 @@ impl Default for ListenFile {
 
 impl Default for StoreFile {
     fn default() -> StoreFile {
-        StoreFile { kind: "embedded".to_owned(), endpoints: Vec::new(), prefix: "/tidegate".to_owned() }
+        StoreFile {
+            kind: "embedded".to_owned(),
+            endpoints: Vec::new(),
+            prefix: "/tidegate".to_owned(),
+            ca: PathBuf::new(),
+            cert: PathBuf::new(),
+            key: PathBuf::new(),
+        }
     }
 }
 

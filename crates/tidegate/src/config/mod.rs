@@ -64,7 +64,12 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreConfig {
     Embedded,
-    Etcd { endpoints: Vec<String>, prefix: String },
+    Etcd {
+        endpoints: Vec<String>,
+        prefix: String,
+        /// For endpoints at https://.
+        keys: Option<KeyFiles>,
+    },
 }
 
 /// A value that is wrong, at its dotted key.
@@ -127,7 +132,7 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
         return wrong("listen.rpc", format!("{rpc} is the address of listen.api already"));
     }
     let host = host(node, api.ip())?;
-    let store = store(&file.store, guards.tls)?;
+    let store = store(&file.store)?;
     let coordinators = coordinators(&file.join.coordinators, roles, &store, reached_at(rpc, &host))?;
     let edge_host = edge_host(file.edge.host.as_deref(), api.ip())?;
     Ok(Config {
@@ -163,20 +168,20 @@ fn tls(file: &ConfigFile) -> Checked<Option<KeyFiles>> {
             false => Ok(None),
         };
     };
-    for (key, path) in [("tls.ca", &tls.ca), ("tls.cert", &tls.cert), ("tls.key", &tls.key)] {
-        if path.as_os_str().is_empty() {
-            return wrong(key, format!("is missing: [tls] has ca, cert and key; {MAKE_CERTIFICATES}"));
+    key_files([("tls.ca", &tls.ca), ("tls.cert", &tls.cert), ("tls.key", &tls.key)]).map(Some)
+}
+
+/// All three, as paths that are good from everywhere.
+fn key_files(given: [(&'static str, &PathBuf); 3]) -> Checked<KeyFiles> {
+    let absolute = |(key, path): (&'static str, &PathBuf)| match std::path::absolute(path) {
+        _ if path.as_os_str().is_empty() => {
+            wrong(key, format!("is missing: there are ca, cert and key; {MAKE_CERTIFICATES}"))
         }
-    }
-    let absolute = |key, path: &Path| match std::path::absolute(path) {
         Ok(path) => Ok(path),
         Err(error) => wrong(key, format!("{path:?} is no path here: {error}")),
     };
-    Ok(Some(KeyFiles {
-        ca: absolute("tls.ca", &tls.ca)?,
-        cert: absolute("tls.cert", &tls.cert)?,
-        key: absolute("tls.key", &tls.key)?,
-    }))
+    let [ca, cert, key] = given;
+    Ok(KeyFiles { ca: absolute(ca)?, cert: absolute(cert)?, key: absolute(key)? })
 }
 
 /// What stands between a listener and the network.
@@ -384,7 +389,7 @@ fn edge_host(given: Option<&str>, api: IpAddr) -> Checked<IpAddr> {
     }
 }
 
-fn store(store: &StoreFile, tls: bool) -> Checked<StoreConfig> {
+fn store(store: &StoreFile) -> Checked<StoreConfig> {
     match store.kind.as_str() {
         "embedded" if !store.endpoints.is_empty() => {
             wrong("store.endpoints", "belongs to kind = \"etcd\"; the embedded store is a file in data_dir")
@@ -401,13 +406,20 @@ fn store(store: &StoreFile, tls: bool) -> Checked<StoreConfig> {
             if let Some(bad) = store.endpoints.iter().find(known) {
                 return wrong("store.endpoints", format!("{bad:?} starts with neither http:// nor https://"));
             }
-            if let Some(bad) = store.endpoints.iter().find(|url| url.starts_with("https://") && !tls) {
-                return wrong("store.endpoints", format!("{bad:?} needs certificates: name them in [tls]"));
-            }
+            // An authority of its own: whoever has a certificate of etcd's can write anything there, which is
+            // not what a certificate of a worker or of a person is for.
+            let keys = match store.endpoints.iter().any(|url| url.starts_with("https://")) {
+                true => Some(key_files([
+                    ("store.ca", &store.ca),
+                    ("store.cert", &store.cert),
+                    ("store.key", &store.key),
+                ])?),
+                false => None,
+            };
             if !store.prefix.starts_with('/') || store.prefix.ends_with('/') {
                 return wrong("store.prefix", format!("{:?} is not like \"/tidegate/prod\"", store.prefix));
             }
-            Ok(StoreConfig::Etcd { endpoints: store.endpoints.clone(), prefix: store.prefix.clone() })
+            Ok(StoreConfig::Etcd { endpoints: store.endpoints.clone(), prefix: store.prefix.clone(), keys })
         }
         other => wrong("store.kind", format!("{other:?} is not a store (embedded or etcd)")),
     }

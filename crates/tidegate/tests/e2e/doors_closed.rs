@@ -186,7 +186,7 @@ async fn three_daemons_with_certificates_and_tokens_run_a_service_and_drain_a_no
     for (who, from, what) in [
         ("cert:alice", "127.0.0.1:", "create token/ops for an operator"),
         ("token:ops", "127.0.0.1:", "apply sleeper"),
-        ("token:ops", "via 127.0.0.2:", "scale service/sleeper to 4"),
+        ("token:ops", " via n2 ", "scale service/sleeper to 4"),
         ("token:ops", "127.0.0.1:", "drain n2"),
     ] {
         let said = |line: &str| line.contains(who) && line.contains(from) && line.contains(what);
