@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use axum::Router;
 use doors::{Http, Keys};
 use edge::EdgeHandle;
 use model::NodeId;
@@ -58,13 +59,7 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     let edge = config.roles.edge.then(|| EdgeHandle::start(config.edge_host, config.withdraw_delay));
     let agent_stop = CancellationToken::new();
     let agent = start_agent(&config, &keys, args.adopt, edge.as_ref(), incoming, agent_stop.clone()).await?;
-    let mut state = api_state(&config, &keys, office.as_ref(), &agent)?;
-    if let Some(edge) = &edge {
-        let (report, stopping) = (edge.watch(), agent_stop.clone());
-        state = state.with_health(move || away(report.borrow().withdrawal, stopping.is_cancelled()));
-    }
-    let local = local_router(agent.instances_dir().to_owned(), local_callers(&config));
-    let router = server::router(state).merge(local);
+    let router = router(&config, &keys, office.as_ref(), &agent, edge.as_ref(), &agent_stop)?;
     let answering = tokio::spawn(server::serve(api, keys.clone(), router, shutdown.clone()));
     let reload = Arc::new(Notify::new());
     for keys in [&keys, &store_keys].into_iter().flatten() {
@@ -113,6 +108,24 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
         let _ = tokio::time::timeout(CONNECTIONS_GRACE, task).await;
     }
     stopped.map(|_| ())
+}
+
+/// Everything that this daemon answers over HTTP.
+fn router(
+    config: &Config,
+    keys: &Option<Keys>,
+    office: Option<&OfficeHandle>,
+    agent: &AgentHandle,
+    edge: Option<&EdgeHandle>,
+    stopping: &CancellationToken,
+) -> Outcome<Router> {
+    let mut state = api_state(config, keys, office, agent)?;
+    if let Some(edge) = edge {
+        let (report, stopping) = (edge.watch(), stopping.clone());
+        state = state.with_health(move || away(report.borrow().withdrawal, stopping.is_cancelled()));
+    }
+    let local = local_router(agent.instances_dir().to_owned(), local_callers(config));
+    Ok(server::router(state).merge(local))
 }
 
 /// The signal that ends the daemon. With certificates, SIGHUP has them read again instead, as it does for
