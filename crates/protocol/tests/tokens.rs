@@ -4,9 +4,11 @@
 
 mod office;
 
-use model::{Access, Millis, Time};
-use office::Office;
-use protocol::coordinator::{ErrorKind, Request, TOKEN_NAME_MAX, TOKENS_MAX, WantedIntent};
+use std::sync::Arc;
+
+use model::{Access, Millis, ServiceName, Time};
+use office::{Office, spec};
+use protocol::coordinator::{Apply, ErrorKind, Request, TOKEN_NAME_MAX, TOKENS_MAX, WantedIntent};
 
 fn create(name: &str, number: u32, expires_at: Option<Time>) -> Request {
     let mut hash = [0; 32];
@@ -69,4 +71,22 @@ fn the_audit_log_keeps_its_last_thousand_entries() {
         cluster.audit().next_back().map(|entry| entry.what.as_str()),
         Some("create token/t599 for a viewer")
     );
+}
+
+#[test]
+fn an_entry_of_the_audit_log_is_cut_where_a_request_names_too_much() {
+    let mut office = Office::with_nodes(1);
+    let apply = |n: u32| Apply {
+        name: ServiceName::new(&format!("service-{n}")),
+        count: Some(0),
+        spec: Arc::new(spec("true")),
+    };
+    office.ask(Request::apply((0..200).map(apply).collect())).unwrap();
+    let last = office.coordinator.cluster().audit().next_back().unwrap();
+    assert!(
+        last.what.starts_with("apply service-0, service-1, ") && last.what.ends_with('…'),
+        "{}",
+        last.what
+    );
+    assert!(last.what.len() < 1100);
 }

@@ -1,6 +1,9 @@
 //! Talking to the cluster: `/v1` over HTTP, errors turned into one line that says what to do.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -19,6 +22,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// An election takes about as long as the office lease (5 s by default).
 const COORDINATOR_WITHIN: Duration = Duration::from_secs(15);
 const COORDINATOR_PAUSE: Duration = Duration::from_millis(500);
+/// Two daemons that send us to each other must not make a busy loop.
+const MOVED_PAUSE: Duration = Duration::from_millis(50);
 
 /// One look at something that is looked at again and again.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
@@ -36,6 +41,8 @@ pub enum Look {
 pub struct Client {
     http: reqwest::Client,
     base: String,
+    /// Where certificates are believed, once a daemon has said so.
+    coordinator: Arc<Mutex<Option<String>>>,
     token: Option<String>,
     quiet: bool,
 }
@@ -56,7 +63,7 @@ impl Client {
         }
         let http = access.trust.applied(http).map_err(|error| Failure::from(anyhow::Error::new(error)))?;
         let http = http.build().map_err(|error| Failure::error(format!("cannot set up HTTP: {error}")))?;
-        Ok(Client { http, base, token: access.token, quiet: false })
+        Ok(Client { http, base, coordinator: Arc::default(), token: access.token, quiet: false })
     }
 
     /// Says nothing of waiting: for one that knows that it will have to.
@@ -99,6 +106,12 @@ impl Client {
             Err(error) => return nobody(self.unreachable(&error)),
         };
         let status = response.status();
+        if status == StatusCode::MISDIRECTED_REQUEST {
+            return match self.follow(response).await {
+                Ok(()) => Look::Nobody("the coordinator is elsewhere".to_owned()),
+                Err(failure) => Look::Refused(failure),
+            };
+        }
         if status.is_server_error() {
             return nobody(self.refusal(response).await);
         }
@@ -115,32 +128,43 @@ impl Client {
 
     /// A body that goes on for as long as the caller reads.
     pub async fn stream(&self, path: &str, last_event: Option<u64>) -> Outcome<Response> {
-        let mut request = self.request(Method::GET, path);
-        if let Some(id) = last_event {
-            request = request.header("last-event-id", id.to_string());
+        let ask = async || {
+            let mut request = self.request(Method::GET, path);
+            if let Some(id) = last_event {
+                request = request.header("last-event-id", id.to_string());
+            }
+            request.send().await.map_err(|error| self.unreachable(&error))
+        };
+        let mut response = ask().await?;
+        if response.status() == StatusCode::MISDIRECTED_REQUEST {
+            self.follow(response).await?;
+            response = ask().await?;
         }
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         match response.status().is_success() {
             true => Ok(response),
             false => Err(self.refusal(response).await),
         }
     }
 
-    /// Where a daemon sends those who show it a certificate.
-    async fn coordinator(&self, response: Response) -> Outcome<String> {
+    /// Asks from here on where a daemon sends those who show it a certificate.
+    async fn follow(&self, response: Response) -> Outcome {
         let body: Value = response.json().await.unwrap_or(Value::Null);
         match body.pointer("/error/details/coordinator").and_then(Value::as_str) {
             // Never to a plain connection.
-            Some(url) if url.starts_with("https://") => base_of(url),
+            Some(url) if url.starts_with("https://") => {
+                *self.elsewhere() = Some(base_of(url)?);
+                Ok(())
+            }
             _ => Err(self.strange(StatusCode::MISDIRECTED_REQUEST)),
         }
     }
 
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.request_at(&self.base, method, path)
+    fn elsewhere(&self) -> MutexGuard<'_, Option<String>> {
+        self.coordinator.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn request_at(&self, base: &str, method: Method, path: &str) -> RequestBuilder {
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let base = self.elsewhere().clone().unwrap_or_else(|| self.base.clone());
         let request = self.http.request(method, format!("{base}{path}"));
         match &self.token {
             Some(token) => request.bearer_auth(token),
@@ -150,17 +174,17 @@ impl Client {
 
     /// Waits out an election: 503 means that nobody decides at the moment, and nothing was done.
     async fn answered(&self, method: Method, path: &str, body: Option<Value>) -> Outcome<Response> {
-        let mut base = self.base.clone();
         let until = Instant::now() + COORDINATOR_WITHIN;
         let mut told = self.quiet;
         loop {
-            let mut request = self.request_at(&base, method.clone(), path).timeout(ANSWER_WITHIN);
+            let mut request = self.request(method.clone(), path).timeout(ANSWER_WITHIN);
             if let Some(body) = &body {
                 request = request.json(body);
             }
             let response = request.send().await.map_err(|error| self.unreachable(&error))?;
-            if response.status() == StatusCode::MISDIRECTED_REQUEST && base == self.base {
-                base = self.coordinator(response).await?;
+            if response.status() == StatusCode::MISDIRECTED_REQUEST && Instant::now() <= until {
+                self.follow(response).await?;
+                tokio::time::sleep(MOVED_PAUSE).await;
                 continue;
             }
             let waits = response.headers().contains_key("retry-after");
@@ -209,7 +233,8 @@ impl Client {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
-        let base = &self.base;
+        let went = self.elsewhere().take();
+        let base = went.as_ref().unwrap_or(&self.base);
         if error.is_timeout() && !error.is_connect() {
             let seconds = ANSWER_WITHIN.as_secs();
             return Failure::error(format!("{base} did not answer within {seconds}s; is its daemon well?"));
