@@ -32,11 +32,12 @@ const IMPURE: [&str; 14] = [
     "static mut",
 ];
 /// Arrows point up this list only.
-const ORDER: [&str; 14] = [
+const ORDER: [&str; 15] = [
     "model",
     "planner",
     "checker",
     "protocol",
+    "doors",
     "store",
     "wire",
     "backends",

@@ -2,7 +2,7 @@
 
 use crate::{
     AuditEntry, Drain, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeId, Service, ServiceName, Store,
-    StoreGroup, StoreGroupName, StoreId, Volume, VolumeId,
+    StoreGroup, StoreGroupName, StoreId, Token, Volume, VolumeId,
 };
 
 /// What [`crate::Cluster::apply`] takes and the store keeps. Whole records: what is stored never
@@ -27,6 +27,9 @@ pub enum Change {
     StoreGroupGone(StoreGroupName),
     Store(Store),
     StoreGone(StoreId),
+    Token(Token),
+    /// By name.
+    TokenGone(String),
 }
 
 /// Which record a change writes.
@@ -42,6 +45,7 @@ pub enum Key {
     Feed(FeedName),
     StoreGroup(StoreGroupName),
     Store(StoreId),
+    Token(String),
 }
 
 impl Change {
@@ -65,6 +69,8 @@ impl Change {
             Change::StoreGroupGone(name) => Key::StoreGroup(name.clone()),
             Change::Store(store) => Key::Store(store.id.clone()),
             Change::StoreGone(id) => Key::Store(id.clone()),
+            Change::Token(token) => Key::Token(token.name.clone()),
+            Change::TokenGone(name) => Key::Token(name.clone()),
         }
     }
 }

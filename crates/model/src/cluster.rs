@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     AuditEntry, Change, Drain, DrainState, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeDrain,
     NodeId, NodeIx, PlaceIndex, Resources, Service, ServiceIx, ServiceName, Settled, Spread, Store,
-    StoreGroup, Volume, VolumeId, feed_table::FeedTable, index, settled, spread, store_table::StoreTable,
+    StoreGroup, Token, Volume, VolumeId, feed_table::FeedTable, index, settled, spread,
+    store_table::StoreTable, token::TokenTable,
 };
 
 /// A node with what is on it.
@@ -101,6 +102,7 @@ pub struct Cluster {
     drains: BTreeMap<u64, Drain>,
     feeds: FeedTable,
     stores: StoreTable,
+    tokens: TokenTable,
     place: PlaceIndex,
 }
 
@@ -251,6 +253,19 @@ impl Cluster {
         self.stores.at(group.as_str(), instance.slot?)
     }
 
+    /// All tokens, by name.
+    pub fn tokens(&self) -> impl ExactSizeIterator<Item = &Token> {
+        self.tokens.all()
+    }
+
+    pub fn token(&self, name: &str) -> Option<&Token> {
+        self.tokens.get(name)
+    }
+
+    pub fn token_with(&self, hash: &[u8; 32]) -> Option<&Token> {
+        self.tokens.with(hash)
+    }
+
     pub fn place_index(&self) -> &PlaceIndex {
         &self.place
     }
@@ -291,6 +306,8 @@ impl Cluster {
             Change::StoreGroupGone(name) => self.stores.remove_group(name),
             Change::Store(store) => self.stores.put(store),
             Change::StoreGone(id) => self.stores.remove(id),
+            Change::Token(token) => self.tokens.put(token),
+            Change::TokenGone(name) => self.tokens.remove(name),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::codec_v1::{DrainV1, MetaV1, NodeV1};
 use crate::{
     Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
     Key, Meta, Node, Scratch, Service, ServiceName, Store, StoreGroup, StoreGroupName, StoreId, Then, Time,
-    Volume, VolumeId,
+    Token, Volume, VolumeId,
 };
 
 /// The first byte of every value. Records that have kept their first shape keep this one.
@@ -78,6 +78,7 @@ pub fn key_of(key: &Key) -> String {
         Key::Feed(name) => format!("f/{name}"),
         Key::StoreGroup(name) => format!("g/{name}"),
         Key::Store(id) => format!("t/{id}"),
+        Key::Token(name) => format!("k/{name}"),
     }
 }
 
@@ -94,6 +95,7 @@ pub fn load_ranges() -> Vec<(String, String)> {
         ("s/".into(), "w".into()),
         ("a/".into(), "e".into()),
         ("f/".into(), "h".into()),
+        ("k/".into(), "l".into()),
     ];
     ranges.extend((0..=255u32).map(|shard| {
         let to = if shard == 255 { "j".to_owned() } else { format!("i/{:02x}", shard + 1) };
@@ -115,6 +117,7 @@ pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<
         Change::Feed(feed) => Some(encode(feed)),
         Change::StoreGroup(group) => Some(encode(group)),
         Change::Store(store) => Some(encode(store)),
+        Change::Token(token) => Some(encode(token)),
         Change::ServiceGone(_)
         | Change::InstanceGone(_)
         | Change::VolumeGone(_)
@@ -122,7 +125,8 @@ pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<
         | Change::DrainGone(_)
         | Change::FeedGone(_)
         | Change::StoreGroupGone(_)
-        | Change::StoreGone(_) => None,
+        | Change::StoreGone(_)
+        | Change::TokenGone(_) => None,
     };
     (key_of(&change.key()), value)
 }
@@ -189,6 +193,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             "f" => Ok(Change::FeedGone(FeedName::new(rest))),
             "g" => Ok(Change::StoreGroupGone(StoreGroupName::new(rest))),
             "t" => Ok(Change::StoreGone(StoreId::new(rest))),
+            "k" => Ok(Change::TokenGone(rest.to_owned())),
             "i" => Ok(Change::InstanceGone(instance_id(rest).ok_or_else(unknown)?)),
             "d" => Ok(Change::DrainGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
             "a" => Ok(Change::AuditGone(u64::from_str_radix(rest, 16).map_err(|_| unknown())?)),
@@ -224,6 +229,7 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
         "f" => Ok(Change::Feed(decode::<Feed>(key, value)?)),
         "g" => Ok(Change::StoreGroup(decode::<StoreGroup>(key, value)?)),
         "t" => Ok(Change::Store(decode::<Store>(key, value)?)),
+        "k" => Ok(Change::Token(decode::<Token>(key, value)?)),
         "a" => Ok(Change::Audit(decode::<AuditEntry>(key, value)?)),
         "i" => decode_instance(cluster, key, instance_id(rest).ok_or_else(unknown)?, value),
         _ => Err(unknown()),

@@ -28,6 +28,7 @@ mod store;
 mod store_events;
 mod store_table;
 mod time;
+mod token;
 mod txn;
 pub mod units;
 
@@ -55,4 +56,5 @@ pub use store::{
     Offline, OfflineWhy, OwnEvictor, Removal, Restart, RestartWhy, Store, StoreGroup, Trouble,
 };
 pub use time::{Millis, Time};
+pub use token::{Access, Token};
 pub use txn::Txn;

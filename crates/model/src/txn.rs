@@ -63,7 +63,9 @@ impl<'a> Txn<'a> {
             | Change::VolumeGone(_)
             | Change::Audit(_)
             | Change::AuditGone(_)
-            | Change::DrainGone(_) => {}
+            | Change::DrainGone(_)
+            | Change::Token(_)
+            | Change::TokenGone(_) => {}
         }
         self.cluster.apply(&change);
         self.changes.push(change);

@@ -5,10 +5,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Change, Cluster, Code, Health, Instance, InstanceId, Intent, Life, MemoryCaps, Node, NodeId, NodeIx,
-    Offline, OfflineWhy, OwnEvictor, ProcessEpoch, Removal, Resources, Restart, RestartWhy, Roles, Rollout,
-    RolloutState, Scratch, Service, ServiceIx, Store, StoreGroup, Time, Trouble, decode_record,
-    encode_change,
+    Access, Change, Cluster, Code, Health, Instance, InstanceId, Intent, Life, MemoryCaps, Node, NodeId,
+    NodeIx, Offline, OfflineWhy, OwnEvictor, ProcessEpoch, Removal, Resources, Restart, RestartWhy, Roles,
+    Rollout, RolloutState, Scratch, Service, ServiceIx, Store, StoreGroup, Time, Token, Trouble,
+    decode_record, encode_change,
     spec::{ServiceFile, StoreGroupFile},
 };
 
@@ -139,4 +139,35 @@ fn a_store_and_its_group_are_read_back_as_they_were_and_a_name_holds_nothing_up(
         let loaded = model::load_ranges().iter().any(|(from, to)| *from <= key && key < *to);
         assert!(loaded, "{key} is in no range that is loaded");
     }
+}
+
+#[test]
+fn a_token_is_read_back_and_found_by_its_hash_until_it_is_gone() {
+    let mut cluster = Cluster::default();
+    for (access, expires_at) in [(Access::Viewer, None), (Access::Operator, Some(Time(9)))] {
+        let token = Token {
+            name: "alice".to_owned(),
+            access,
+            hash: [7; 32],
+            created_at: Time(1),
+            created_by: "cert:root".to_owned(),
+            expires_at,
+        };
+        let change = Change::Token(token.clone());
+        let (key, value) = encode_change(&cluster, &change);
+        assert_eq!(key, "k/alice");
+        assert_eq!(decode_record(&cluster, &key, value.as_deref()).unwrap(), change);
+        cluster.apply(&change);
+        assert_eq!(cluster.token_with(&[7; 32]), Some(&token));
+        assert_eq!((token.is_good(Time(8)), token.is_good(Time(9))), (true, expires_at.is_none()));
+    }
+    let gone = decode_record(&cluster, "k/alice", None).unwrap();
+    cluster.apply(&gone);
+    assert_eq!((cluster.token_with(&[7; 32]), cluster.tokens().len()), (None, 0));
+}
+
+#[test]
+fn tokens_are_among_what_is_loaded() {
+    let covered = |(from, to): &(String, String)| from.as_str() <= "k/alice" && "k/alice" < to.as_str();
+    assert_eq!(model::load_ranges().iter().filter(|range| covered(range)).count(), 1);
 }

@@ -402,6 +402,7 @@ fn site(nodes: &[(&str, &str)], on: &[&str]) -> Cluster {
             foreign: false,
             registered_at: NOW,
             lingers: None,
+            goodbye: false,
         }));
     }
     let file: StoreGroupFile = serde_json::from_value(serde_json::json!({

@@ -13,6 +13,7 @@ mod clock;
 mod events;
 mod metrics;
 mod office;
+mod serve;
 pub mod view;
 
 pub use api::{ApiState, openapi, router};
@@ -20,3 +21,4 @@ pub use clock::Clock;
 pub use events::{EVENTS_KEPT_MAX, EventLog};
 pub use office::{Leader, NotCoordinator, Office, OfficeConfig, OfficeHandle, Slice};
 pub use office::{Loaded, StateError, load};
+pub use serve::serve;

@@ -177,9 +177,10 @@ impl World {
         let groups = cluster.store_groups().map(|group| model::Change::StoreGroup(group.clone()));
         let stores = cluster.store_groups().flat_map(|group| cluster.stores_of(group.name.as_str()));
         let stores = stores.map(|store| model::Change::Store(store.clone()));
+        let tokens = cluster.tokens().map(|token| model::Change::Token(token.clone()));
         let units = nodes.chain(services).chain(instances).chain(volumes).chain(drains);
         let mut count = 0;
-        for change in units.chain(feeds).chain(groups).chain(stores) {
+        for change in units.chain(feeds).chain(groups).chain(stores).chain(tokens) {
             let (key, value) = encode_change(cluster, &change);
             count += 1;
             if self.store.records.get(&key) != value.as_ref() {

@@ -94,7 +94,9 @@ impl World {
             | Change::AuditGone(_)
             | Change::DrainGone(_)
             | Change::FeedGone(_)
-            | Change::StoreGroupGone(_) => {}
+            | Change::StoreGroupGone(_)
+            | Change::Token(_)
+            | Change::TokenGone(_) => {}
             Change::StoreGroup(group) => self.check_store_group(group),
             Change::Store(store) => self.check_store(store),
             Change::StoreGone(id) => self.check_store_gone(id),

@@ -23,21 +23,46 @@ pub struct Cli {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Everywhere")]
 pub struct Global {
-    /// Where the cluster answers
-    #[arg(
-        long,
-        global = true,
-        env = "TIDEGATE_ADDR",
-        default_value = "http://127.0.0.1:7070",
-        value_name = "URL"
-    )]
-    pub addr: String,
+    /// Where the cluster answers [default: http://127.0.0.1:7070]
+    #[arg(long, global = true, env = "TIDEGATE_ADDR", value_name = "URL")]
+    pub addr: Option<String>,
     /// Sent as a bearer token
     #[arg(long, global = true, env = "TIDEGATE_TOKEN", hide = true, hide_env_values = true)]
     pub token: Option<String>,
+    /// A file that holds the token (or TIDEGATE_TOKEN, the token itself)
+    #[arg(long, global = true, env = "TIDEGATE_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// The authority whose certificates are believed, for https
+    #[arg(long, global = true, env = "TIDEGATE_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// A person's certificate, shown to the coordinator in place of a token
+    #[arg(long, global = true, env = "TIDEGATE_CERT", value_name = "FILE")]
+    pub cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, global = true, env = "TIDEGATE_KEY", value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Where addr, ca, cert, key and token_file are kept [default: ~/.config/tidegate/client.toml, if there]
+    #[arg(long, global = true, env = "TIDEGATE_CLIENT", value_name = "FILE")]
+    pub client: Option<PathBuf>,
     /// How data is printed: columns, the server's answer as it is, or more columns
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
     pub output: Format,
+}
+
+impl Global {
+    /// For a cluster on this machine that asks for nothing, whatever the environment says of others.
+    pub fn plain(addr: String) -> Global {
+        Global {
+            addr: Some(addr),
+            token: None,
+            token_file: None,
+            ca: None,
+            cert: None,
+            key: None,
+            client: Some(PathBuf::from("/dev/null")),
+            output: Format::Table,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -133,6 +158,19 @@ pub enum Command {
         #[arg(long, value_name = "N")]
         since: Option<u64>,
     },
+    /// Tokens: who may ask the cluster
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Show who changed what, when, from where
+    #[command(after_help = "Examples:\n  tidegate audit\n  tidegate audit --limit 1000 -o json")]
+    Audit {
+        /// The last so many entries
+        #[arg(long, default_value_t = 50, value_name = "N")]
+        limit: u32,
+    },
+    /// Make certificates for daemons and people
+    #[command(subcommand)]
+    Tls(TlsCommand),
     /// Check the live state against the invariants
     #[command(after_help = "Exits with 3 if something is violated.")]
     Doctor,
@@ -424,6 +462,89 @@ pub enum StoreGroupCommand {
     List,
     /// One group and its stores
     Status { group: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a token; it is printed once, and kept nowhere
+    #[command(
+        after_help = "Examples:\n  tidegate token create alice --role operator > ~/.config/tidegate/token\n  \
+                      tidegate token create grafana --role viewer --expires-in 720h"
+    )]
+    Create {
+        /// Whose it is: what the audit log will say
+        name: String,
+        /// viewer: may look; operator: may change things
+        #[arg(long, value_parser = ["viewer", "operator"])]
+        role: String,
+        /// Like 720h; otherwise it is good until it is revoked
+        #[arg(long, value_name = "SPAN")]
+        expires_in: Option<String>,
+    },
+    /// All tokens, without what they are
+    List,
+    /// Refuse a token from now on
+    Revoke { name: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TlsCommand {
+    /// Make an authority: whoever has its key can make certificates that the cluster believes
+    #[command(after_help = "Examples:\n  tidegate tls init certs\n  \
+                      tidegate tls init certs --node n1=10.0.0.1 --node n2=10.0.0.2,n2.example --person alice\n\n\
+                      Keep DIR/ca.key away from the nodes. A node needs ca.pem and its own two files.")]
+    Init {
+        dir: PathBuf,
+        /// Also a certificate for this node; may be repeated
+        #[arg(long, value_name = "NAME=HOST[,HOST…]", value_parser = node_and_hosts)]
+        node: Vec<(String, Vec<String>)>,
+        /// Also an operator's certificate for this person; may be repeated
+        #[arg(long, value_name = "NAME")]
+        person: Vec<String>,
+    },
+    /// Make a node's certificate, or the next one
+    #[command(after_help = "Example:\n  tidegate tls node certs n1 --host 10.0.0.1 --host n1.example\n\n\
+                      A running daemon takes the files up by itself once they have been copied to it.")]
+    Node {
+        /// The directory of the authority
+        dir: PathBuf,
+        /// The node's id
+        name: String,
+        /// An address or a name at which others reach it
+        #[arg(long, required = true)]
+        host: Vec<String>,
+        /// How long it is good
+        #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=3650))]
+        days: u32,
+    },
+    /// Make a person's certificate: with it the first token is made
+    #[command(
+        after_help = "Example:\n  tidegate tls person certs alice\n\nIt cannot be revoked: keep it short-lived, and use tokens."
+    )]
+    Person {
+        /// The directory of the authority
+        dir: PathBuf,
+        /// What the audit log will call them
+        name: String,
+        /// viewer: may look; operator: may change things
+        #[arg(long, default_value = "operator", value_parser = ["viewer", "operator"])]
+        role: String,
+        /// How long it is good
+        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3650))]
+        days: u32,
+    },
+    /// What a certificate says
+    Show { file: PathBuf },
+}
+
+/// `NAME=HOST,HOST`.
+fn node_and_hosts(text: &str) -> Result<(String, Vec<String>), String> {
+    let (name, hosts) = pair(text).map_err(|_| "write it like n1=10.0.0.1,n1.example".to_owned())?;
+    let hosts: Vec<String> = hosts.split(',').map(str::to_owned).collect();
+    match hosts.iter().any(String::is_empty) {
+        true => Err("write it like n1=10.0.0.1,n1.example".to_owned()),
+        false => Ok((name, hosts)),
+    }
 }
 
 #[derive(Debug, Subcommand)]

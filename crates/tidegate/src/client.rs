@@ -1,12 +1,16 @@
 //! Talking to the cluster: `/v1` over HTTP, errors turned into one line that says what to do.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
+    access::Access,
     cli::Global,
     failure::{Failure, Outcome},
     out,
@@ -18,6 +22,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// An election takes about as long as the office lease (5 s by default).
 const COORDINATOR_WITHIN: Duration = Duration::from_secs(15);
 const COORDINATOR_PAUSE: Duration = Duration::from_millis(500);
+/// Two daemons that send us to each other must not make a busy loop.
+const MOVED_PAUSE: Duration = Duration::from_millis(50);
 
 /// One look at something that is looked at again and again.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
@@ -35,22 +41,29 @@ pub enum Look {
 pub struct Client {
     http: reqwest::Client,
     base: String,
+    /// Where certificates are believed, once a daemon has said so.
+    coordinator: Arc<Mutex<Option<String>>>,
     token: Option<String>,
     quiet: bool,
 }
 
 impl Client {
     pub fn new(global: &Global) -> Outcome<Client> {
-        let base = base_of(&global.addr)?;
-        let mut http = reqwest::Client::builder().connect_timeout(CONNECT_WITHIN);
+        let access = Access::of(global)?;
+        let base = base_of(&access.addr)?;
+        if base.starts_with("https://") && access.trust.ca.is_none() {
+            return Err(Failure::usage(format!("{base} needs the cluster's authority: --ca or TIDEGATE_CA")));
+        }
+        let mut http = doors::http().connect_timeout(CONNECT_WITHIN);
         // A proxy of the environment does not know this machine's loopback.
         if let Ok(url) = reqwest::Url::parse(&base)
             && url.host_str().is_some_and(is_loopback)
         {
             http = http.no_proxy();
         }
+        let http = access.trust.applied(http).map_err(|error| Failure::from(anyhow::Error::new(error)))?;
         let http = http.build().map_err(|error| Failure::error(format!("cannot set up HTTP: {error}")))?;
-        Ok(Client { http, base, token: global.token.clone().filter(|token| !token.is_empty()), quiet: false })
+        Ok(Client { http, base, coordinator: Arc::default(), token: access.token, quiet: false })
     }
 
     /// Says nothing of waiting: for one that knows that it will have to.
@@ -93,6 +106,12 @@ impl Client {
             Err(error) => return nobody(self.unreachable(&error)),
         };
         let status = response.status();
+        if status == StatusCode::MISDIRECTED_REQUEST {
+            return match self.follow(response).await {
+                Ok(()) => Look::Nobody("the coordinator is elsewhere".to_owned()),
+                Err(failure) => Look::Refused(failure),
+            };
+        }
         if status.is_server_error() {
             return nobody(self.refusal(response).await);
         }
@@ -109,19 +128,44 @@ impl Client {
 
     /// A body that goes on for as long as the caller reads.
     pub async fn stream(&self, path: &str, last_event: Option<u64>) -> Outcome<Response> {
-        let mut request = self.request(Method::GET, path);
-        if let Some(id) = last_event {
-            request = request.header("last-event-id", id.to_string());
+        let ask = async || {
+            let mut request = self.request(Method::GET, path);
+            if let Some(id) = last_event {
+                request = request.header("last-event-id", id.to_string());
+            }
+            request.send().await.map_err(|error| self.unreachable(&error))
+        };
+        let mut response = ask().await?;
+        if response.status() == StatusCode::MISDIRECTED_REQUEST {
+            self.follow(response).await?;
+            response = ask().await?;
         }
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         match response.status().is_success() {
             true => Ok(response),
             false => Err(self.refusal(response).await),
         }
     }
 
+    /// Asks from here on where a daemon sends those who show it a certificate.
+    async fn follow(&self, response: Response) -> Outcome {
+        let body: Value = response.json().await.unwrap_or(Value::Null);
+        match body.pointer("/error/details/coordinator").and_then(Value::as_str) {
+            // Never to a plain connection.
+            Some(url) if url.starts_with("https://") => {
+                *self.elsewhere() = Some(base_of(url)?);
+                Ok(())
+            }
+            _ => Err(self.strange(StatusCode::MISDIRECTED_REQUEST)),
+        }
+    }
+
+    fn elsewhere(&self) -> MutexGuard<'_, Option<String>> {
+        self.coordinator.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let request = self.http.request(method, format!("{}{path}", self.base));
+        let base = self.elsewhere().clone().unwrap_or_else(|| self.base.clone());
+        let request = self.http.request(method, format!("{base}{path}"));
         match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
@@ -138,6 +182,11 @@ impl Client {
                 request = request.json(body);
             }
             let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+            if response.status() == StatusCode::MISDIRECTED_REQUEST && Instant::now() <= until {
+                self.follow(response).await?;
+                tokio::time::sleep(MOVED_PAUSE).await;
+                continue;
+            }
             let waits = response.headers().contains_key("retry-after");
             if response.status() != StatusCode::SERVICE_UNAVAILABLE || !waits || Instant::now() > until {
                 return Ok(response);
@@ -173,7 +222,7 @@ impl Client {
                 Failure::refused(message)
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Failure::error(format!("{message}; the token is taken from TIDEGATE_TOKEN"))
+                Failure::error(format!("{message} (tokens: TIDEGATE_TOKEN, --token-file)"))
             }
             _ => Failure::error(message),
         }
@@ -184,10 +233,15 @@ impl Client {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
-        let base = &self.base;
+        let went = self.elsewhere().take();
+        let base = went.as_ref().unwrap_or(&self.base);
         if error.is_timeout() && !error.is_connect() {
             let seconds = ANSWER_WITHIN.as_secs();
             return Failure::error(format!("{base} did not answer within {seconds}s; is its daemon well?"));
+        }
+        let cause = root_cause(error);
+        if let Some(words) = tls_words(&cause) {
+            return Failure::error(format!("{base}: {words}"));
         }
         if !error.is_connect() {
             return Failure::error(format!("the talk with {base} broke off: {}", root_cause(error)));
@@ -222,17 +276,49 @@ pub fn encode(piece: &str) -> String {
 
 fn base_of(addr: &str) -> Outcome<String> {
     let addr = addr.trim();
-    if addr.starts_with("https://") {
-        return Err(Failure::usage(format!("{addr}: TLS is not supported yet by this version; use http://")));
-    }
     let base = if addr.contains("://") { addr.to_owned() } else { format!("http://{addr}") };
     let base = base.strip_suffix('/').map_or(base.clone(), str::to_owned);
     match reqwest::Url::parse(&base) {
-        Ok(url) if url.scheme() == "http" && url.host_str().is_some_and(|host| !host.is_empty()) => Ok(base),
+        Ok(url)
+            if matches!(url.scheme(), "http" | "https")
+                && url.host_str().is_some_and(|host| !host.is_empty()) =>
+        {
+            Ok(base)
+        }
         _ => Err(Failure::usage(format!(
             "{addr:?} is not an address; write it like http://127.0.0.1:7070 (--addr or TIDEGATE_ADDR)"
         ))),
     }
+}
+
+/// What TLS found wrong, in words that say whose certificate it is about.
+fn tls_words(cause: &str) -> Option<String> {
+    let words = match cause {
+        _ if cause.contains("unknownissuer") || cause.contains("badsignature") => {
+            "its certificate is not signed by the authority in --ca (TIDEGATE_CA)"
+        }
+        _ if cause.contains("invalid peer certificate") && cause.contains("expired") => {
+            "its certificate has expired; `tidegate tls node` makes the next"
+        }
+        _ if cause.contains("not valid for name") || cause.contains("notvalidforname") => {
+            "its certificate is for another host; use the address that it was made for"
+        }
+        _ if cause.contains("alert: certificateexpired") => {
+            "the certificate in --cert (TIDEGATE_CERT) has expired; `tidegate tls person` makes the next"
+        }
+        _ if cause.contains("alert: unknownca") || cause.contains("alert: decrypterror") => {
+            "the certificate in --cert (TIDEGATE_CERT) is not of this cluster's authority"
+        }
+        _ if cause.contains("fatal alert") => return Some(format!("refused this connection: {cause}")),
+        _ if cause.contains("invalid http version") => {
+            "answers, but not in plain HTTP; use https:// and --ca"
+        }
+        _ if cause.contains("corrupt message") || cause.contains("invalidcontenttype") => {
+            "does not speak TLS; use http://"
+        }
+        _ => return None,
+    };
+    Some(words.to_owned())
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -259,7 +345,8 @@ mod tests {
     fn an_address_needs_no_scheme_and_bears_a_slash() {
         assert_eq!(base_of("10.0.0.1:7070").unwrap(), "http://10.0.0.1:7070");
         assert_eq!(base_of("http://h:1/").unwrap(), "http://h:1");
-        for wrong in ["", "https://h:1", "ftp://h", "http://"] {
+        assert_eq!(base_of("https://h:1/").unwrap(), "https://h:1");
+        for wrong in ["", "ftp://h", "http://"] {
             assert_eq!(base_of(wrong).unwrap_err().code, 2, "{wrong}");
         }
     }

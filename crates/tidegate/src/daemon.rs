@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
+use doors::{Http, Keys};
 use edge::EdgeHandle;
 use model::NodeId;
 use protocol::message::Withdrawal;
@@ -12,15 +13,19 @@ use store::{
     embedded::EmbeddedStore,
     etcd::{EtcdConfig, EtcdStore},
 };
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::Notify, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use wire::{ControlServer, PeerServer};
 use worker::{
-    agent::{Agent, AgentConfig, AgentError, AgentHandle, EdgeLink, NodeStats, STOP_MAX, local_router},
+    agent::{
+        Agent, AgentConfig, AgentError, AgentHandle, EdgeLink, LocalCallers, NodeStats, SILENCE_MAX,
+        STOP_MAX, local_router,
+    },
     feeds::Incoming,
 };
 
 use crate::{
+    certificates,
     cli::RunArgs,
     config::{Config, StoreConfig},
     failure::{Failure, Outcome},
@@ -36,6 +41,8 @@ const INCOMING_MAX: usize = 16;
 /// Works until it is told to stop.
 pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     let mut signals = Signals::listen()?;
+    let keys = certificates::load(&config)?;
+    let store_keys = certificates::for_store(&config)?;
     let api = bind("listen.api", config.api).await?;
     let rpc = match config.roles.coordinator || config.roles.worker {
         true => Some(bind("listen.rpc", config.rpc).await?),
@@ -43,26 +50,26 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     };
     let shutdown = CancellationToken::new();
     let office = match config.roles.coordinator {
-        true => Some(start_office(&config).await?),
+        true => Some(start_office(&config, &store_keys).await?),
         false => None,
     };
     let (peers, incoming) = peer_streams(&config).unzip();
-    let streams = rpc.map(|listener| serve_streams(listener, office.clone(), peers, shutdown.clone()));
+    let streams =
+        rpc.map(|listener| serve_streams(listener, keys.clone(), office.clone(), peers, shutdown.clone()));
     let edge = config.roles.edge.then(|| EdgeHandle::start(config.edge_host, config.withdraw_delay));
     let agent_stop = CancellationToken::new();
-    let agent = start_agent(&config, args.adopt, edge.as_ref(), incoming, agent_stop.clone()).await?;
-    let mut state = api_state(&config, office.as_ref(), &agent)?;
-    if let Some(edge) = &edge {
-        let (report, stopping) = (edge.watch(), agent_stop.clone());
-        state = state.with_health(move || away(report.borrow().withdrawal, stopping.is_cancelled()));
+    let agent = start_agent(&config, &keys, args.adopt, edge.as_ref(), incoming, agent_stop.clone()).await?;
+    let router = router(&config, &keys, office.as_ref(), &agent, edge.as_ref(), &agent_stop)?;
+    let answering = tokio::spawn(server::serve(api, keys.clone(), router, shutdown.clone()));
+    let reload = Arc::new(Notify::new());
+    for keys in [&keys, &store_keys].into_iter().flatten() {
+        tokio::spawn(certificates::follow(keys.clone(), Arc::clone(&reload), shutdown.clone()));
     }
-    let router = server::router(state).merge(local_router(agent.instances_dir().to_owned()));
-    let answering = serve_api(api, router, shutdown.clone());
     tracing::info!(node = config.id, api = %config.api, "up");
     let mut agent = std::pin::pin!(agent.ended());
     let mut gone = false;
     let stopped = tokio::select! {
-        signal = signals.next() => Ok(signal),
+        signal = until_told(&mut signals, keys.is_some(), &reload) => Ok(signal),
         () = stop::stdin_ended(), if args.until_stdin_ends => Ok("the end of standard input"),
         ended = &mut agent => match ended {
             Ok(()) => {
@@ -103,6 +110,43 @@ pub async fn live(config: Config, args: &RunArgs) -> Outcome {
     stopped.map(|_| ())
 }
 
+/// Everything that this daemon answers over HTTP.
+fn router(
+    config: &Config,
+    keys: &Option<Keys>,
+    office: Option<&OfficeHandle>,
+    agent: &AgentHandle,
+    edge: Option<&EdgeHandle>,
+    stopping: &CancellationToken,
+) -> Outcome<Router> {
+    let mut state = api_state(config, keys, office, agent)?;
+    if let Some(edge) = edge {
+        let (report, stopping) = (edge.watch(), stopping.clone());
+        state = state.with_health(move || away(report.borrow().withdrawal, stopping.is_cancelled()));
+    }
+    let local = local_router(agent.instances_dir().to_owned(), local_callers(config));
+    Ok(server::router(state).merge(local))
+}
+
+/// The signal that ends the daemon. With certificates, SIGHUP has them read again instead, as it does for
+/// other daemons.
+async fn until_told(signals: &mut Signals, has_keys: bool, reload: &Notify) -> &'static str {
+    loop {
+        match signals.next().await {
+            "SIGHUP" if has_keys => reload.notify_waiters(),
+            signal => return signal,
+        }
+    }
+}
+
+fn local_callers(config: &Config) -> LocalCallers {
+    match (&config.tls, config.insecure) {
+        (Some(_), _) => LocalCallers::Nodes,
+        (None, false) => LocalCallers::Loopback,
+        (None, true) => LocalCallers::Anyone,
+    }
+}
+
 /// What takes the streams of other nodes, for a node that takes part in feeds.
 fn peer_streams(config: &Config) -> Option<(PeerServer, Incoming)> {
     let (incoming, streams) = tokio::sync::mpsc::channel(INCOMING_MAX);
@@ -112,6 +156,7 @@ fn peer_streams(config: &Config) -> Option<(PeerServer, Incoming)> {
 
 async fn start_agent(
     config: &Config,
+    keys: &Option<Keys>,
     adopt: bool,
     edge: Option<&EdgeHandle>,
     incoming: Option<Incoming>,
@@ -132,6 +177,7 @@ async fn start_agent(
         ports: config.ports.clone(),
         coordinators: config.coordinators.clone(),
         timing: config.timing,
+        http: Http::new(keys.clone(), SILENCE_MAX).map_err(no_http)?,
         adopt,
         exe,
     };
@@ -164,8 +210,8 @@ async fn bind(key: &str, addr: SocketAddr) -> Outcome<TcpListener> {
     })
 }
 
-async fn start_office(config: &Config) -> Outcome<OfficeHandle> {
-    let store = open_store(config).await?;
+async fn start_office(config: &Config, keys: &Option<Keys>) -> Outcome<OfficeHandle> {
+    let store = open_store(config, keys).await?;
     Ok(Office::start(OfficeConfig {
         candidate: config.id.clone(),
         api: config.reached_at(config.api),
@@ -177,17 +223,28 @@ async fn start_office(config: &Config) -> Outcome<OfficeHandle> {
     }))
 }
 
-async fn open_store(config: &Config) -> Outcome<Arc<dyn Store>> {
+async fn open_store(config: &Config, keys: &Option<Keys>) -> Outcome<Arc<dyn Store>> {
     match &config.store {
         StoreConfig::Embedded => {
             let path = config.data_dir.join("store.redb");
             Ok(Arc::new(EmbeddedStore::open(path).await.map_err(unusable)?))
         }
-        StoreConfig::Etcd { endpoints, prefix } => {
+        StoreConfig::Etcd { endpoints, prefix, keys: _ } => {
             let etcd = EtcdConfig { endpoints: endpoints.clone(), prefix: prefix.clone() };
-            Ok(Arc::new(EtcdStore::open(&etcd).await.map_err(unusable)?))
+            let open = |url: &&String| url.starts_with("http://") && !is_local(url);
+            if let Some(url) = endpoints.iter().find(open) {
+                tracing::warn!(url, "etcd is reached without TLS: whoever reaches it can change everything");
+            }
+            Ok(Arc::new(EtcdStore::open_with(&etcd, keys.clone()).await.map_err(unusable)?))
         }
     }
+}
+
+fn is_local(url: &str) -> bool {
+    let host = reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
+    let host = host.unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// The store's errors name the place and the cause themselves.
@@ -197,26 +254,39 @@ fn unusable(error: store::StoreError) -> Failure {
 
 fn serve_streams(
     listener: TcpListener,
+    keys: Option<Keys>,
     office: Option<OfficeHandle>,
     peers: Option<PeerServer>,
     shutdown: CancellationToken,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
         let control = office.map(ControlServer::new);
-        if let Err(error) = wire::serve_all(listener, control, peers, shutdown).await {
+        if let Err(error) = wire::serve_door(listener, keys, control, peers, shutdown).await {
             tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "daemons are not answered");
         }
     })
 }
 
-fn api_state(config: &Config, office: Option<&OfficeHandle>, agent: &AgentHandle) -> Outcome<ApiState> {
+fn no_http(error: reqwest::Error) -> Failure {
+    Failure::error(format!("cannot set up HTTP: {error}"))
+}
+
+fn api_state(
+    config: &Config,
+    keys: &Option<Keys>,
+    office: Option<&OfficeHandle>,
+    agent: &AgentHandle,
+) -> Outcome<ApiState> {
     let state = match office {
         Some(office) => ApiState::candidate(office.clone()),
         None => ApiState::daemon(&config.id, agent.coordinator.clone()),
     };
-    let state = state.map_err(|error| Failure::error(format!("cannot set up HTTP: {error}")))?;
-    let (id, stats) = (config.id.clone(), agent.stats.clone());
-    Ok(state.with_metrics(move || node_metrics(&id, *stats.borrow())))
+    let state = state.and_then(|state| state.with_doors(keys.clone(), config.tokens)).map_err(no_http)?;
+    let (id, stats, keys) = (config.id.clone(), agent.stats.clone(), keys.clone());
+    Ok(state.with_metrics(move || {
+        let certificate = keys.as_ref().map(|keys| certificates::metrics(&id, keys)).unwrap_or_default();
+        node_metrics(&id, *stats.borrow()) + &certificate
+    }))
 }
 
 /// Why a load balancer should send nothing here.
@@ -238,14 +308,4 @@ fn node_metrics(id: &str, stats: NodeStats) -> String {
     gauge("tidegate_node_registered", "1 while the node is registered with a coordinator.", registered)
         + &gauge("tidegate_node_instances", "Instances that the node keeps.", stats.instances)
         + &gauge("tidegate_node_processes", "Instances whose process runs.", stats.running)
-}
-
-fn serve_api(listener: TcpListener, router: Router, shutdown: CancellationToken) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let service = router.into_make_service_with_connect_info::<SocketAddr>();
-        let serving = axum::serve(listener, service).with_graceful_shutdown(shutdown.cancelled_owned());
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "the API is not answered");
-        }
-    })
 }

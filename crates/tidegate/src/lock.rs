@@ -1,8 +1,9 @@
 //! One process per directory.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{DirBuilder, File, OpenOptions},
     io::{Read, Seek, Write},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -23,7 +24,8 @@ impl DirLock {
     /// Creates the directory where there is none. `what` is the sort of process: "daemon".
     pub fn take(dir: &Path, what: &str) -> Outcome<DirLock> {
         let cannot = |error: std::io::Error| Failure::error(format!("cannot use {}: {error}", dir.display()));
-        std::fs::create_dir_all(dir).map_err(cannot)?;
+        // What services and feeds are told in confidence is kept there.
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(cannot)?;
         let path = path(dir, what);
         let mut file = open(&path).map_err(cannot)?;
         let until = Instant::now() + HELD_FOR;

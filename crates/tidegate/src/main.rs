@@ -3,6 +3,8 @@
 //! *Invariant:* nothing here decides anything about a cluster. Commands say what the server answered;
 //! the daemon puts layers together.
 
+mod access;
+mod certificates;
 mod cli;
 mod client;
 mod commands;
@@ -81,6 +83,7 @@ fn carry_out(cli: Cli) -> Outcome {
         },
         Command::Leash { command } => one_thread()?.block_on(leash::leash(&command)),
         Command::Demo(which) => one_thread()?.block_on(demo(which)).map_err(Failure::from),
+        Command::Tls(command) => commands::tls(command),
         command => one_thread()?.block_on(commands::run(&cli.global, command)),
     }
 }

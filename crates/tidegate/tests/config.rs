@@ -126,13 +126,13 @@ fn listeners() {
     check(
         "[listen]\napi = \"0.0.0.0:7070\"\n",
         expect![[r#"
-        error: node.toml:2:1: listen.api: "0.0.0.0:7070" is reachable from other machines, and this version has no TLS and no tokens yet; start with --insecure if everybody on that network may run commands here
+        error: node.toml:2:1: listen.api: "0.0.0.0:7070" is reachable from other machines and has neither TLS nor tokens: make certificates with `tidegate tls init` and name them in [tls], set tokens = true in [auth] and make the first with `tidegate token create`; or start with --insecure if everybody on that network may run commands here
     "#]],
     );
     check(
         "[listen]\nrpc = \"10.0.0.1:7071\"\n",
         expect![[r#"
-        error: node.toml:2:1: listen.rpc: "10.0.0.1:7071" is reachable from other machines, and this version has no TLS and no tokens yet; start with --insecure if everybody on that network may run commands here
+        error: node.toml:2:1: listen.rpc: "10.0.0.1:7071" is reachable from other machines and has neither TLS nor tokens: make certificates with `tidegate tls init` and name them in [tls], set tokens = true in [auth] and make the first with `tidegate token create`; or start with --insecure if everybody on that network may run commands here
     "#]],
     );
     check(
@@ -165,13 +165,13 @@ fn the_store_and_who_joins() {
     check(
         "[store]\nkind = \"etcd\"\n",
         expect![[r#"
-        error: node.toml:1:2: store.endpoints: is missing: where etcd answers, like ["http://10.0.0.1:2379"]
+        error: node.toml:1:2: store.endpoints: is missing: where etcd answers, like ["https://10.0.0.1:2379"]
     "#]],
     );
     check(
         "[store]\nkind = \"etcd\"\nendpoints = [\"e:2379\"]\n",
         expect![[r#"
-        error: node.toml:3:1: store.endpoints: "e:2379" does not start with http://
+        error: node.toml:3:1: store.endpoints: "e:2379" starts with neither http:// nor https://
     "#]],
     );
     check(
@@ -236,16 +236,33 @@ fn what_later_versions_use_is_checked_already() {
         error: node.toml:2:1: drain.default_deadline: "never" is not a duration (write it like "500ms", "10s" or "1h30m")
     "#]],
     );
+}
+
+#[test]
+fn doors() {
     check(
         "[tls]\nca = \"ca.pem\"\n",
         expect![[r#"
-        error: node.toml:1:2: tls: not supported yet by this version; take the section out
+        error: node.toml:1:2: tls.cert: is missing: there are ca, cert and key; make certificates with `tidegate tls init`
     "#]],
     );
     check(
-        "[auth]\n",
+        "[auth]\ntokens = true\n",
         expect![[r#"
-        error: node.toml:1:2: auth: not supported yet by this version; take the section out
+        error: node.toml:2:1: auth.tokens: needs TLS: make certificates with `tidegate tls init`, and name them in [tls]
+    "#]],
+    );
+    let tls = "[tls]\nca = \"ca.pem\"\ncert = \"n.pem\"\nkey = \"n.key\"\n";
+    check(
+        &format!("{tls}[listen]\napi = \"10.0.0.1:7070\"\n"),
+        expect![[r#"
+        error: node.toml:6:1: listen.api: "10.0.0.1:7070" is reachable from other machines and asks for no tokens: set tokens = true in [auth] and make the first with `tidegate token create`; or start with --insecure if everybody on that network may run commands here
+    "#]],
+    );
+    check(
+        "[store]\nkind = \"etcd\"\nendpoints = [\"https://e:2379\"]\n",
+        expect![[r#"
+        error: node.toml:1:2: store.ca: is missing: there are ca, cert and key; make certificates with `tidegate tls init`
     "#]],
     );
 }

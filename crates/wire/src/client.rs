@@ -2,6 +2,7 @@
 
 use std::{future, time::Duration};
 
+use doors::Keys;
 use futures_util::StreamExt;
 use protocol::message::{Down, Up};
 use tokio::{sync::mpsc, task::JoinHandle, time};
@@ -77,23 +78,59 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// The other side will not have us, or we not it: trying again changes nothing until somebody acts.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            ConnectError::Refused { status, .. } if is_refusal(status) => true,
+            ConnectError::Refused { .. } | ConnectError::Unreachable { .. } => {
+                // The alerts of TLS reach us as texts within errors of three libraries.
+                let text = in_full(self);
+                text.contains("certificate") || text.contains("alert")
+            }
+            ConnectError::Address { .. }
+            | ConnectError::Timeout { .. }
+            | ConnectError::NotCoordinator { .. } => false,
+        }
+    }
+}
+
+impl End {
+    /// As [`ConnectError::is_refusal`].
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            End::Failed(status) => is_refusal(status) || in_full(&**status).contains("alert"),
+            End::Closed | End::ByCoordinator | End::NotCoordinator { .. } | End::Malformed(_) => false,
+        }
+    }
+}
+
+fn is_refusal(status: &Status) -> bool {
+    matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated)
+}
+
 /// Dials a candidate. An answer of "not me" is an error that names the coordinator; whom to dial next
 /// is the caller's to decide.
 pub async fn connect(address: &str) -> Result<Connection, ConnectError> {
+    connect_with(address, None).await
+}
+
+/// As [`connect`]; with keys, both sides show and check certificates.
+pub async fn connect_with(address: &str, keys: Option<&Keys>) -> Result<Connection, ConnectError> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|source| ConnectError::Address { address: address.to_owned(), source })?
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
-    match time::timeout(CONNECT_TIMEOUT, dial(address, endpoint)).await {
+    match time::timeout(CONNECT_TIMEOUT, dial(address, endpoint, keys)).await {
         Ok(result) => result,
         Err(_) => Err(ConnectError::Timeout { address: address.to_owned(), after: CONNECT_TIMEOUT }),
     }
 }
 
-async fn dial(address: &str, endpoint: Endpoint) -> Result<Connection, ConnectError> {
+async fn dial(address: &str, endpoint: Endpoint, keys: Option<&Keys>) -> Result<Connection, ConnectError> {
     let address = address.to_owned();
-    let channel = match endpoint.connect().await {
+    let channel = match open(endpoint, keys, None).await {
         Ok(channel) => channel,
         Err(source) => return Err(ConnectError::Unreachable { address, source }),
     };
@@ -113,6 +150,18 @@ async fn dial(address: &str, endpoint: Endpoint) -> Result<Connection, ConnectEr
     };
     let ended = tokio::spawn(carry(client, queue, wire, inbound, to_us));
     Ok(Connection { sender, receiver, ended })
+}
+
+/// A connection to a daemon; with keys to one with a certificate, and to `node` alone if it is named.
+pub(crate) async fn open(
+    endpoint: Endpoint,
+    keys: Option<&Keys>,
+    node: Option<&str>,
+) -> Result<Channel, tonic::transport::Error> {
+    match keys {
+        Some(keys) => keys.dial(endpoint, node).await,
+        None => endpoint.connect().await,
+    }
 }
 
 fn coordinator_of(status: &Status) -> Option<String> {

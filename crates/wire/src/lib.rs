@@ -7,8 +7,10 @@
 //! Whatever comes from outside is checked on the way in: a [`protocol::message`] that leaves this crate
 //! keeps to the [`limits`]. What goes out is cut to them where it is free text.
 //!
+//! Where daemons have certificates, a stream speaks for the node of its certificate, or is ended.
+//!
 //! *Invariant:* nothing here decides anything, keeps cluster state, retries or looks at a message beyond
-//! its shape. Who dials again, where and when is the caller's; what a message means is `protocol`'s.
+//! its shape and whom it names as its sender. Who dials again, where and when is the caller's; what a message means is `protocol`'s.
 
 mod client;
 mod convert;
@@ -18,12 +20,12 @@ pub mod pb;
 mod peer;
 mod server;
 
-pub use client::{ConnectError, Connection, End, connect};
+pub use client::{ConnectError, Connection, End, connect, connect_with};
 pub use error::{Fault, WireError};
-pub use peer::{PeerReceiver, PeerSender, PeerServer, PeerStream, dial_peer};
+pub use peer::{PeerReceiver, PeerSender, PeerServer, PeerStream, dial_peer, dial_peer_with};
 pub use server::{
     Acceptor, ConnEvent, ConnId, ControlServer, NotCoordinator, Outbox, SendError, ServeError, serve,
-    serve_all,
+    serve_all, serve_door,
 };
 
 /// Metadata of a refusal: where the coordinator answers, as `host:port`.

@@ -5,6 +5,7 @@
 
 use std::pin::Pin;
 
+use doors::Keys;
 use futures_util::{Stream, StreamExt};
 use model::NodeId;
 use prost::Message;
@@ -17,7 +18,7 @@ use tonic::{
 };
 
 use crate::{
-    client::ConnectError,
+    client::{ConnectError, open},
     error::in_full,
     limits::{
         CONNECT_TIMEOUT, PEER_BYTES_MAX, PEER_HELLO_TIMEOUT, PEER_KEEP_ALIVE_INTERVAL,
@@ -28,6 +29,7 @@ use crate::{
         peers_client::PeersClient,
         peers_server::{Peers, PeersServer as GeneratedServer},
     },
+    server,
 };
 
 /// An open stream to another node.
@@ -99,21 +101,36 @@ fn frame(what: pb::peer_frame::What) -> pb::PeerFrame {
 
 /// Dials another node, and says who is meant.
 pub async fn dial_peer(address: &str, from: &NodeId, to: &NodeId) -> Result<PeerStream, ConnectError> {
+    dial_peer_with(address, from, to, None).await
+}
+
+/// As [`dial_peer`]; with keys, the certificate of whoever answers must be that node's.
+pub async fn dial_peer_with(
+    address: &str,
+    from: &NodeId,
+    to: &NodeId,
+    keys: Option<&Keys>,
+) -> Result<PeerStream, ConnectError> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|source| ConnectError::Address { address: address.to_owned(), source })?
         .tcp_nodelay(true)
         .http2_keep_alive_interval(PEER_KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(PEER_KEEP_ALIVE_TIMEOUT);
     let hello = pb::PeerHello { from: from.as_str().to_owned(), to: to.as_str().to_owned() };
-    match time::timeout(CONNECT_TIMEOUT, dial(address, endpoint, hello)).await {
+    match time::timeout(CONNECT_TIMEOUT, dial(address, endpoint, hello, keys)).await {
         Ok(result) => result,
         Err(_) => Err(ConnectError::Timeout { address: address.to_owned(), after: CONNECT_TIMEOUT }),
     }
 }
 
-async fn dial(address: &str, endpoint: Endpoint, hello: pb::PeerHello) -> Result<PeerStream, ConnectError> {
+async fn dial(
+    address: &str,
+    endpoint: Endpoint,
+    hello: pb::PeerHello,
+    keys: Option<&Keys>,
+) -> Result<PeerStream, ConnectError> {
     let address = address.to_owned();
-    let channel = match endpoint.connect().await {
+    let channel = match open(endpoint, keys, Some(&hello.to)).await {
         Ok(channel) => channel,
         Err(source) => return Err(ConnectError::Unreachable { address, source }),
     };
@@ -134,8 +151,8 @@ async fn dial(address: &str, endpoint: Endpoint, hello: pb::PeerHello) -> Result
     }
 }
 
-/// Takes streams of other nodes. Those that come are offered with the name that they gave; whoever takes
-/// them decides whether that node is known.
+/// Takes streams of other nodes. Those that come are offered with the name that they gave, which is that of
+/// their certificate where there are any; whoever takes them decides whether that node is known.
 #[derive(Clone, Debug)]
 pub struct PeerServer {
     pub me: NodeId,
@@ -158,11 +175,16 @@ impl Peers for PeerServer {
         &self,
         request: Request<Streaming<pb::PeerFrame>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let caller = server::caller(&request)?;
         let mut inbound = request.into_inner();
         let from = match time::timeout(PEER_HELLO_TIMEOUT, greeting(&mut inbound, &self.me)).await {
             Ok(greeted) => greeted?,
             Err(_) => return Err(Status::deadline_exceeded("no greeting came")),
         };
+        if let Some(refused) = caller.refuses(from.as_str()) {
+            tracing::warn!(node = %from, "stream of a node refused: {}", refused.message());
+            return Err(refused);
+        }
         let (wire, body) = mpsc::channel(1);
         let receiver = PeerReceiver { inbound, _client: None };
         let stream = PeerStream { sender: PeerSender { wire }, receiver };

@@ -9,9 +9,13 @@ use std::{
     },
 };
 
+use doors::{
+    Callers, Door, Peer, Who,
+    limits::{RPC_CONNECTIONS_MAX, STREAM_BURST, STREAM_MESSAGES_PER_SECOND, STREAMS_PER_CONNECTION_MAX},
+};
 use futures_util::{Stream, StreamExt, future::ready, stream};
 use prost::Message;
-use protocol::message::{Down, Up};
+use protocol::message::{Down, Up, UpBody};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
@@ -19,9 +23,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    Code, Request, Response, Status, Streaming, metadata::MetadataValue, transport::server::TcpIncoming,
-};
+use tonic::{Code, Request, Response, Status, Streaming, metadata::MetadataValue};
 
 use crate::{
     COORDINATOR_METADATA,
@@ -134,6 +136,25 @@ pub async fn serve_all<A: Acceptor>(
     peers: Option<PeerServer>,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
+    serve_door(listener, None, control, peers, shutdown).await
+}
+
+/// As [`serve_all`]; with keys, daemons show their certificates, and each speaks for its own node alone.
+pub async fn serve_door<A: Acceptor>(
+    listener: TcpListener,
+    keys: Option<doors::Keys>,
+    control: Option<ControlServer<A>>,
+    peers: Option<PeerServer>,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError> {
+    let door = Door {
+        name: "rpc",
+        keys,
+        callers: Callers::Nodes,
+        connections_max: RPC_CONNECTIONS_MAX,
+        per_host_max: RPC_CONNECTIONS_MAX,
+    };
+    let incoming = ReceiverStream::new(doors::open(listener, door, shutdown.clone()));
     let control = control.map(|server| {
         let control = ControlService { server: Arc::new(server), shutdown: shutdown.clone() };
         GeneratedServer::new(control)
@@ -143,10 +164,11 @@ pub async fn serve_all<A: Acceptor>(
     let serving = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
+        .max_concurrent_streams(Some(STREAMS_PER_CONNECTION_MAX))
         .add_optional_service(control)
         .add_optional_service(peers.map(peer::service))
         .serve_with_incoming_shutdown(
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
+            incoming.map(Ok::<_, std::io::Error>),
             shutdown.clone().cancelled_owned(),
         );
     // A daemon that does not read would otherwise hold the shutdown until keep-alive gives it up.
@@ -173,17 +195,71 @@ impl<A: Acceptor> Control for ControlService<A> {
         &self,
         request: Request<Streaming<pb::Up>>,
     ) -> Result<Response<Self::ConnectStream>, Status> {
+        let caller = caller(&request)?;
         let events = self.server.acceptor.accept().map_err(|error| not_coordinator(&error))?;
         let conn = ConnId(self.server.next.fetch_add(1, Ordering::Relaxed));
         // One at a time: what waits for a slow daemon stays in its bounded queue, which is freed as
         // soon as it is disconnected; what is in here is held until the daemon reads or is gone.
         let (wire, body) = mpsc::channel(1);
         let (last_word, status) = oneshot::channel();
-        let peer = request.remote_addr().map(|addr| addr.to_string()).unwrap_or_default();
-        let stream = ConnStream { conn, peer, events, wire, shutdown: self.shutdown.clone() };
+        let stream = ConnStream { conn, caller, events, wire, shutdown: self.shutdown.clone() };
         tokio::spawn(stream.run(request.into_inner(), last_word));
         let end = stream::once(status).filter_map(|status| ready(status.ok().map(Err)));
         Ok(Response::new(Box::pin(ReceiverStream::new(body).map(Ok).chain(end))))
+    }
+}
+
+/// The other side of a stream, and the one node that it may speak for, if certificates say so.
+pub(crate) struct Caller {
+    addr: String,
+    node: Option<String>,
+}
+
+impl Caller {
+    /// Why it may not speak for `node`.
+    pub fn refuses(&self, node: &str) -> Option<Status> {
+        let own = self.node.as_deref().filter(|own| *own != node)?;
+        let message = format!("the certificate is node {own}'s: it may not speak for node {node}");
+        Some(Status::permission_denied(message))
+    }
+}
+
+pub(crate) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
+    let Some(peer) = request.extensions().get::<Peer>() else {
+        return Ok(Caller { addr: String::new(), node: None });
+    };
+    let addr = peer.addr.to_string();
+    match (&peer.who, peer.tls) {
+        (Some(Who::Node(node)), _) => Ok(Caller { addr, node: Some(node.clone()) }),
+        (None, false) => Ok(Caller { addr, node: None }),
+        (Some(Who::Person { .. }) | None, _) => {
+            tracing::warn!(peer = addr, "a stream is refused: its certificate is not a node's");
+            Err(Status::permission_denied("the certificate is not a node's; `tidegate tls node` makes one"))
+        }
+    }
+}
+
+/// How many messages a stream may bring before it is read more slowly.
+struct Allowance {
+    left: f64,
+    at: time::Instant,
+}
+
+impl Allowance {
+    fn new() -> Allowance {
+        Allowance { left: f64::from(STREAM_BURST), at: time::Instant::now() }
+    }
+
+    /// Waits until one more may come.
+    async fn take(&mut self) {
+        let rate = f64::from(STREAM_MESSAGES_PER_SECOND);
+        let now = time::Instant::now();
+        let earned = (now - self.at).as_secs_f64() * rate;
+        (self.left, self.at) = ((self.left + earned).min(f64::from(STREAM_BURST)), now);
+        self.left -= 1.0;
+        if self.left < 0.0 {
+            time::sleep(std::time::Duration::from_secs_f64(-self.left / rate)).await;
+        }
     }
 }
 
@@ -202,6 +278,8 @@ enum Ended {
     /// The coordinator dropped the outbox.
     LetGo,
     Malformed(String),
+    /// It spoke for a node that it is not.
+    Impostor(Status),
     Overflown,
     /// The coordinator made a message that no daemon would take: a mistake of ours.
     TooLarge {
@@ -218,6 +296,7 @@ impl Ended {
         match self {
             Ended::ByDaemon | Ended::LetGo => None,
             Ended::Malformed(why) => Some(Status::invalid_argument(why)),
+            Ended::Impostor(refused) => Some(refused.clone()),
             Ended::Overflown => Some(Status::resource_exhausted("too many messages wait to be taken")),
             Ended::TooLarge { bytes } => Some(Status::internal(format!("a message of {bytes} bytes"))),
             Ended::Resigned => Some(not_coordinator(&NotCoordinator::default())),
@@ -228,7 +307,7 @@ impl Ended {
 
 struct ConnStream {
     conn: ConnId,
-    peer: String,
+    caller: Caller,
     events: mpsc::Sender<(ConnId, ConnEvent)>,
     wire: mpsc::Sender<pb::Down>,
     shutdown: CancellationToken,
@@ -261,7 +340,9 @@ impl ConnStream {
     }
 
     async fn read(&self, mut inbound: Streaming<pb::Up>) -> Ended {
+        let mut allowance = Allowance::new();
         loop {
+            allowance.take().await;
             let up = match inbound.message().await {
                 Ok(Some(up)) => up,
                 Ok(None) => return Ended::ByDaemon,
@@ -271,6 +352,11 @@ impl ConnStream {
                 Ok(up) => up,
                 Err(error) => return malformed(&error),
             };
+            if let UpBody::Hello(hello) = &up.body
+                && let Some(refused) = self.caller.refuses(hello.node.as_str())
+            {
+                return Ended::Impostor(refused);
+            }
             if self.events.send((self.conn, ConnEvent::Message(up))).await.is_err() {
                 return Ended::Resigned;
             }
@@ -296,8 +382,11 @@ impl ConnStream {
     }
 
     fn log(&self, ended: &Ended) {
-        let (conn, peer) = (self.conn.0, self.peer.as_str());
+        let (conn, peer) = (self.conn.0, self.caller.addr.as_str());
         match ended {
+            Ended::Impostor(refused) => {
+                tracing::warn!(conn, peer, "stream of a daemon refused: {}", refused.message());
+            }
             Ended::Malformed(error) => tracing::warn!(conn, peer, error, "message of a daemon refused"),
             Ended::Overflown => {
                 tracing::warn!(conn, peer, "a daemon does not take its messages: disconnected")

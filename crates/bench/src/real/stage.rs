@@ -66,7 +66,7 @@ pub struct Api {
 
 impl Api {
     fn at(addr: SocketAddr) -> anyhow::Result<Api> {
-        let http = Client::builder().no_proxy().timeout(Duration::from_secs(20)).build()?;
+        let http = doors::http().no_proxy().timeout(Duration::from_secs(20)).build()?;
         Ok(Api { http, base: format!("http://{addr}") })
     }
 

@@ -21,6 +21,7 @@ mod settle;
 mod store_requests;
 mod stores;
 mod timers;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -48,6 +49,7 @@ pub use request::{
 };
 use stores::StoreDesk;
 pub use stores::{BackendOrder, CALL_MAX, CallId};
+pub use tokens::{TOKEN_NAME_MAX, TOKENS_MAX};
 
 use crate::{
     Timing,
@@ -484,7 +486,9 @@ impl Coordinator {
                 | Change::VolumeGone(_)
                 | Change::Audit(_)
                 | Change::AuditGone(_)
-                | Change::DrainGone(_) => {}
+                | Change::DrainGone(_)
+                | Change::Token(_)
+                | Change::TokenGone(_) => {}
             }
         }
         for node in changed {

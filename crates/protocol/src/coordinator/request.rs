@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Code, FeedName, FeedSpec, FeedState, InstanceId, Millis, Return, ServiceName, ServiceSpec, SpanName,
-    StoreGroupName, StoreGroupSpec, Then,
+    Access, Code, FeedName, FeedSpec, FeedState, InstanceId, Millis, Return, ServiceName, ServiceSpec,
+    SpanName, StoreGroupName, StoreGroupSpec, Then, Time,
 };
 
 /// One request, with who asks and from where for the audit log.
@@ -85,6 +85,16 @@ pub enum Request {
     /// Cancel a whole drain.
     CancelDrain {
         epoch: u64,
+    },
+    /// Somebody may ask from now on; what they show is known by its hash alone.
+    CreateToken {
+        name: String,
+        access: Access,
+        hash: [u8; 32],
+        expires_at: Option<Time>,
+    },
+    RevokeToken {
+        name: String,
     },
     /// Answered once everything applied so far is committed: what a read waits for.
     Barrier,

@@ -2,14 +2,16 @@
 //! that race cannot both pass.
 
 use model::{
-    Actual, AuditEntry, Change, Desired, FeedState, Instance, InstanceId, Intent, Kind, Meta, Node, NodeIx,
-    Service, ServiceName, Time, Volume, spec::COUNT_MAX,
+    Access, Actual, AuditEntry, Change, Desired, FeedState, Instance, InstanceId, Intent, Kind, Meta, Node,
+    NodeIx, Service, ServiceName, Time, Token, Volume, spec::COUNT_MAX,
 };
 
 use super::{Answer, ApiError, Asked, Coordinator, ErrorKind, Request, WantedIntent};
 
 /// Entries of the audit log that are kept.
 const AUDIT_KEPT: u64 = 1000;
+/// Bytes of each of an entry's texts; a request that names a thousand services is cut.
+const AUDIT_TEXT_MAX: usize = 1024;
 
 impl Coordinator {
     pub(super) fn answer(&mut self, asked: Asked, now: Time) -> Result<Answer, ApiError> {
@@ -41,12 +43,18 @@ impl Coordinator {
             Request::HandOver => Answer::Done,
             Request::CancelNode { node } => self.cancel_node(&node, now)?,
             Request::CancelDrain { epoch } => self.cancel_drain(epoch, now)?,
+            Request::CreateToken { name, access, hash, expires_at } => {
+                let created_by = asked.who.clone();
+                self.create_token(Token { name, access, hash, created_at: now, created_by, expires_at }, now)?
+            }
+            Request::RevokeToken { name } => self.revoke_token(&name, now)?,
         };
         self.audit(asked.who, asked.from, what, now);
         Ok(answer)
     }
 
     pub(super) fn audit(&mut self, who: String, from: String, what: String, now: Time) {
+        let [who, from, what] = [who, from, what].map(|text| cut(text, AUDIT_TEXT_MAX));
         self.change(now, |txn, _| {
             let number = txn.meta().audit_next;
             txn.put(Change::Meta(Meta { audit_next: number + 1, ..txn.meta().clone() }));
@@ -240,6 +248,23 @@ fn describe(request: &Request) -> String {
         Request::HandOver => "hand the office over".to_owned(),
         Request::CancelNode { node } => format!("cancel the drain of node/{node}"),
         Request::CancelDrain { epoch } => format!("cancel drain {epoch}"),
+        Request::CreateToken { name, access, .. } => {
+            format!(
+                "create token/{name} for a{} {}",
+                if *access == Access::Operator { "n" } else { "" },
+                access.as_str()
+            )
+        }
+        Request::RevokeToken { name } => format!("revoke token/{name}"),
         Request::Barrier => String::new(),
     }
+}
+
+fn cut(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        let end = (0..=max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }

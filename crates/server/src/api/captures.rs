@@ -13,7 +13,7 @@ use super::caller::Caller;
 use super::error::{Answer, ApiFailure};
 use super::extract::{InBody, InPath};
 use super::forward::{FORWARDED_BY, cause_of};
-use super::state::{ApiState, base_url};
+use super::state::ApiState;
 use crate::view::{
     CaptureBody, CaptureCountsView, CaptureDrainView, CaptureStatusView, CaptureView, ErrorView, NodeView,
     TableCountView, capture_drain_view, capture_views, liveness,
@@ -147,7 +147,7 @@ async fn asked_of_coordinator(state: &ApiState) -> Answer<u8> {
     };
     let asked = state
         .http()
-        .get(format!("{}/v1/nodes/{}", base_url(&api), state.id()))
+        .get(format!("{}/v1/nodes/{}", state.base_url(&api), state.id()))
         .header(FORWARDED_BY, state.id())
         .timeout(LIVENESS_MAX);
     let answer = asked.send().await.map_err(|error| unanswered(cause_of(&error)))?;

@@ -24,8 +24,8 @@ const SLICE_FEEDS: usize = 1000;
 /// All feeds, by name.
 #[utoipa::path(get, path = "/v1/feeds", tag = "feeds", operation_id = "list_feeds",
     responses((status = 200, body = List<FeedView>), (status = "default", body = ErrorView)))]
-pub(super) async fn list(State(state): State<ApiState>) -> Answer<Json<List<FeedView>>> {
-    let items = state
+pub(super) async fn list(State(state): State<ApiState>, caller: Caller) -> Answer<Json<List<FeedView>>> {
+    let mut items = state
         .office()?
         .gather(|coordinator, now, after: Option<FeedName>| {
             let feeds = coordinator.cluster().feeds();
@@ -37,6 +37,9 @@ pub(super) async fn list(State(state): State<ApiState>) -> Answer<Json<List<Feed
             Slice { items, next: last.filter(|_| rest.peek().is_some()) }
         })
         .await?;
+    if !caller.sees_secrets() {
+        items.iter_mut().for_each(FeedView::hide_secrets);
+    }
     Ok(Json(List { items }))
 }
 
@@ -47,14 +50,18 @@ pub(super) async fn list(State(state): State<ApiState>) -> Answer<Json<List<Feed
 pub(super) async fn one(
     State(state): State<ApiState>,
     InPath(name): InPath<String>,
+    caller: Caller,
 ) -> Answer<Json<FeedView>> {
     let wanted = name.clone();
     let seen = state.office()?.read(move |coordinator, now| {
         coordinator.cluster().feed(&wanted).map(|feed| feed_view(coordinator, feed, now))
     });
-    seen.await?
-        .map(Json)
-        .ok_or_else(|| ApiFailure::not_found("feed_not_found", format!("there is no feed {name:?}")))
+    let no_such_feed = || ApiFailure::not_found("feed_not_found", format!("there is no feed {name:?}"));
+    let mut view = seen.await?.ok_or_else(no_such_feed)?;
+    if !caller.sees_secrets() {
+        view.hide_secrets();
+    }
+    Ok(Json(view))
 }
 
 /// Creates or changes a feed. Idempotent. `name` may be left out of the body. 409 while it runs, if its
@@ -121,8 +128,8 @@ pub(super) async fn set_state(
         }
     };
     let request = Request::SetFeedState { feed: FeedName::new(&name), state: wanted };
-    state.office()?.ask(caller.asks(request)).await??;
-    one(State(state), InPath(name)).await
+    state.office()?.ask(caller.clone().asks(request)).await??;
+    one(State(state), InPath(name), caller).await
 }
 
 /// A span, and where it is to be worked.
@@ -152,6 +159,6 @@ pub(super) async fn move_span(
 ) -> Answer<(StatusCode, Json<FeedView>)> {
     let (feed, span) = (FeedName::new(&name), SpanName::new(&body.span));
     let request = Request::MoveSpan { feed, span, node: body.node };
-    state.office()?.ask(caller.asks(request)).await??;
-    Ok((StatusCode::ACCEPTED, one(State(state), InPath(name)).await?))
+    state.office()?.ask(caller.clone().asks(request)).await??;
+    Ok((StatusCode::ACCEPTED, one(State(state), InPath(name), caller).await?))
 }

@@ -9,9 +9,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::ApiFailure;
-use super::caller::peer_of;
+use super::caller;
 use super::captures::RESIGN;
-use super::state::{ApiState, base_url};
+use super::state::ApiState;
 use crate::OfficeHandle;
 
 /// Which daemon passed a request on. One that has it is not passed on again: two daemons that each
@@ -81,7 +81,7 @@ async fn pass_on(state: &ApiState, request: Request) -> Result<Response, ApiFail
     let Some(api) = state.leader_api() else {
         return Err(ApiFailure::no_coordinator("no coordinator is known; an election may be under way"));
     };
-    let from = peer_of(&request);
+    let from = caller::from(request.headers(), request.extensions());
     let (parts, body) = request.into_parts();
     let resigns = parts.uri.path() == RESIGN;
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -90,7 +90,7 @@ async fn pass_on(state: &ApiState, request: Request) -> Result<Response, ApiFail
     headers.insert(FORWARDED_FOR, header_text(&from));
     let sent = state
         .http()
-        .request(parts.method, format!("{}{path}", base_url(&api)))
+        .request(parts.method, format!("{}{path}", state.base_url(&api)))
         .headers(headers)
         .body(reqwest::Body::wrap_stream(body.into_data_stream()));
     let answered = tokio::select! {

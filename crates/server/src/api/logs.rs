@@ -10,7 +10,7 @@ use super::error::{Answer, ApiFailure};
 use super::extract::{InPath, InQuery};
 use super::forward::{cause_of, relay};
 use super::instances::look_up;
-use super::state::{ApiState, base_url};
+use super::state::ApiState;
 use crate::view::ErrorView;
 
 /// How much of the logs.
@@ -48,7 +48,7 @@ pub(super) async fn logs(
     if api.is_empty() {
         return Err(unreachable("it has no API address".to_owned()));
     }
-    let url = format!("{}/v1/local/instances/{name}/logs", base_url(&api));
+    let url = format!("{}/v1/local/instances/{name}/logs", state.base_url(&api));
     let sent = state.http().get(url).query(&query).send().await;
     sent.map(relay).map_err(|error| unreachable(cause_of(&error)))
 }

@@ -3,6 +3,7 @@
 //! A daemon that is not the coordinator forwards `/v1` and most of `/api`; see [`forward`]. Every error, those of the
 //! framework included, has the one shape of [`crate::view::ErrorView`].
 
+mod admit;
 mod caller;
 mod captures;
 mod cluster;
@@ -19,6 +20,7 @@ mod own;
 mod services;
 mod state;
 mod stores;
+mod tokens;
 mod volumes;
 
 use axum::{Router, middleware};
@@ -28,9 +30,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 pub use error::ApiFailure;
 pub use state::ApiState;
 
-/// Bytes of one request's body. Several of the largest specifications fit.
-pub const BODY_BYTES_MAX: usize = 8 << 20;
-const _: () = assert!(BODY_BYTES_MAX >= 4 * model::spec::SPEC_BYTES_MAX);
+pub use tokens::{AuditView, NewTokenView, TokenView, WhoamiView};
+
+pub use doors::limits::BODY_BYTES_MAX;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -41,6 +43,7 @@ const _: () = assert!(BODY_BYTES_MAX >= 4 * model::spec::SPEC_BYTES_MAX);
     ),
     tags(
         (name = "nodes"), (name = "drains"), (name = "services"), (name = "feeds"), (name = "stores"), (name = "instances"), (name = "volumes"), (name = "cluster"),
+        (name = "access", description = "Who may ask, and who asked for what. Where tokens are asked for, `Authorization: Bearer` carries one; 401 and 403 come before anything of a body is read."),
         (name = "captures", description = "What tools that restart clusters of another system call."),
         (name = "daemon", description = "Answered by every daemon for itself.")
     )
@@ -91,6 +94,10 @@ fn v1() -> OpenApiRouter<ApiState> {
         .routes(routes!(captures::resign))
         .routes(routes!(cluster::status))
         .routes(routes!(cluster::doctor))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::revoke))
+        .routes(routes!(tokens::whoami))
+        .routes(routes!(tokens::audit))
 }
 
 /// Answered by every daemon for itself.
@@ -102,8 +109,7 @@ fn own() -> OpenApiRouter<ApiState> {
         .routes(routes!(own::openapi_json))
 }
 
-/// The whole API. Serve it with `into_make_service_with_connect_info::<SocketAddr>()`, so that the
-/// audit log knows who asked. More routes may be merged into it.
+/// The whole API. Serve it with [`crate::serve`], so that the audit log knows who asked. More routes may be merged into it.
 pub fn router(state: ApiState) -> Router {
     let v1 = v1().route_layer(middleware::from_fn_with_state(state.clone(), forward::forward));
     let (router, _) = OpenApiRouter::new().merge(v1).merge(own()).split_for_parts();
@@ -111,6 +117,7 @@ pub fn router(state: ApiState) -> Router {
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(middleware::from_fn(caller::no_cross_site))
+        .layer(middleware::from_fn_with_state(state.clone(), admit::admit))
         .with_state(state)
 }
 

@@ -33,7 +33,7 @@ const SLICE_SERVICES: usize = 1000;
 /// All services, by name.
 #[utoipa::path(get, path = "/v1/services", tag = "services", operation_id = "list_services",
     responses((status = 200, body = List<ServiceView>), (status = "default", body = ErrorView)))]
-pub(super) async fn list(State(state): State<ApiState>) -> Answer<Json<List<ServiceView>>> {
+pub(super) async fn list(State(state): State<ApiState>, caller: Caller) -> Answer<Json<List<ServiceView>>> {
     let part = |coordinator: &Coordinator, _, after: Option<ServiceName>| {
         let services = coordinator.cluster().services();
         let mut rest = services
@@ -51,7 +51,11 @@ pub(super) async fn list(State(state): State<ApiState>) -> Answer<Json<List<Serv
         }
         Slice { items, next: last.filter(|_| rest.peek().is_some()) }
     };
-    Ok(Json(List { items: state.office()?.gather(part).await? }))
+    let mut items = state.office()?.gather(part).await?;
+    if !caller.sees_secrets() {
+        items.iter_mut().for_each(ServiceView::hide_secrets);
+    }
+    Ok(Json(List { items }))
 }
 
 /// One service.
@@ -61,11 +65,16 @@ pub(super) async fn list(State(state): State<ApiState>) -> Answer<Json<List<Serv
 pub(super) async fn one(
     State(state): State<ApiState>,
     InPath(name): InPath<String>,
+    caller: Caller,
 ) -> Answer<Json<ServiceView>> {
     let view = read(&state, &name, |coordinator, ix| {
         coordinator.cluster().service(ix).map(|entry| service_view(coordinator, ix, entry))
     });
-    Ok(Json(view.await?))
+    let mut view = view.await?;
+    if !caller.sees_secrets() {
+        view.hide_secrets();
+    }
+    Ok(Json(view))
 }
 
 async fn read<T: Send + 'static>(
@@ -258,9 +267,9 @@ pub(super) async fn scale(
         let message = format!("count: {} is more than {COUNT_MAX}", body.count);
         return Err(ApiFailure::invalid(message).with("key", "count"));
     }
-    let asked = caller.asks(Request::Scale { service: ServiceName::new(&name), count: body.count });
+    let asked = caller.clone().asks(Request::Scale { service: ServiceName::new(&name), count: body.count });
     state.office()?.ask(asked).await??;
-    one(State(state), InPath(name)).await
+    one(State(state), InPath(name), caller).await
 }
 
 /// A service's instances, oldest first.

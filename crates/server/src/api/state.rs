@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use doors::{Http, Keys};
 use tokio::sync::watch;
 
 use super::ApiFailure;
+use super::admit::Verdicts;
 use crate::{Leader, OfficeHandle};
 
 /// A daemon that does not answer a connection in this time is down or cut off.
@@ -20,7 +22,9 @@ enum Place {
 struct Inner {
     id: String,
     place: Place,
-    http: reqwest::Client,
+    http: Http,
+    tokens: bool,
+    verdicts: Verdicts,
     more_metrics: Vec<Arc<dyn Fn() -> String + Send + Sync>>,
     away: Option<Away>,
 }
@@ -48,12 +52,36 @@ impl ApiState {
     }
 
     fn new(id: String, place: Place) -> Result<ApiState, reqwest::Error> {
-        let http = reqwest::Client::builder()
-            .connect_timeout(CONNECT_MAX)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .build()?;
-        Ok(ApiState(Arc::new(Inner { id, place, http, more_metrics: Vec::new(), away: None })))
+        let (tokens, verdicts) = (false, Verdicts::default());
+        let http = Http::new(None, CONNECT_MAX)?;
+        Ok(ApiState(Arc::new(Inner {
+            id,
+            place,
+            http,
+            tokens,
+            verdicts,
+            more_metrics: Vec::new(),
+            away: None,
+        })))
+    }
+
+    /// With keys, daemons speak TLS with each other; with `tokens`, nobody is answered who shows neither a
+    /// token nor a person's certificate. Before the state is cloned.
+    pub fn with_doors(mut self, keys: Option<Keys>, tokens: bool) -> Result<ApiState, reqwest::Error> {
+        let http = Http::new(keys, CONNECT_MAX)?;
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            (inner.http, inner.tokens) = (http, tokens);
+        }
+        Ok(self)
+    }
+
+    /// Whether people must say who they are.
+    pub(super) fn asks_for_tokens(&self) -> bool {
+        self.0.tokens
+    }
+
+    pub(super) fn verdicts(&self) -> &Verdicts {
+        &self.0.verdicts
     }
 
     /// Adds what another part of the daemon has to tell to `/metrics`, in the text format. Before the
@@ -84,8 +112,13 @@ impl ApiState {
         &self.0.id
     }
 
-    pub(super) fn http(&self) -> &reqwest::Client {
-        &self.0.http
+    pub(super) fn http(&self) -> reqwest::Client {
+        self.0.http.client()
+    }
+
+    /// `host:port` of a daemon, as a URL without a slash at its end.
+    pub(super) fn base_url(&self, address: &str) -> String {
+        self.0.http.base_url(address)
     }
 
     pub(super) fn more_metrics(&self) -> impl Iterator<Item = String> + '_ {
@@ -138,10 +171,4 @@ impl ApiState {
             std::future::pending().await
         }
     }
-}
-
-/// `host:port` or a URL, as a URL without a slash at its end.
-pub(super) fn base_url(address: &str) -> String {
-    let address = address.trim_end_matches('/');
-    if address.contains("://") { address.to_owned() } else { format!("http://{address}") }
 }

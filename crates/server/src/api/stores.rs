@@ -27,12 +27,19 @@ const SLICE_STORES: usize = 1000;
 /// All store groups, by name.
 #[utoipa::path(get, path = "/v1/store-groups", tag = "stores", operation_id = "list_store_groups",
     responses((status = 200, body = List<StoreGroupView>), (status = "default", body = ErrorView)))]
-pub(super) async fn groups(State(state): State<ApiState>) -> Answer<Json<List<StoreGroupView>>> {
+pub(super) async fn groups(
+    State(state): State<ApiState>,
+    caller: Caller,
+) -> Answer<Json<List<StoreGroupView>>> {
     let items = state.office()?.read(|coordinator, now| {
         let groups = coordinator.cluster().store_groups();
-        groups.filter_map(|group| store_group_view(coordinator, group, now)).collect()
+        groups.filter_map(|group| store_group_view(coordinator, group, now)).collect::<Vec<_>>()
     });
-    Ok(Json(List { items: items.await? }))
+    let mut items = items.await?;
+    if !caller.sees_secrets() {
+        items.iter_mut().for_each(StoreGroupView::hide_secrets);
+    }
+    Ok(Json(List { items }))
 }
 
 /// One store group. Passwords are never shown.
@@ -42,6 +49,7 @@ pub(super) async fn groups(State(state): State<ApiState>) -> Answer<Json<List<St
 pub(super) async fn group(
     State(state): State<ApiState>,
     InPath(name): InPath<String>,
+    caller: Caller,
 ) -> Answer<Json<StoreGroupView>> {
     let wanted = name.clone();
     let seen = state.office()?.read(move |coordinator, now| {
@@ -50,7 +58,11 @@ pub(super) async fn group(
     });
     let missing =
         || ApiFailure::not_found("store_group_not_found", format!("there is no store group {name:?}"));
-    seen.await?.map(Json).ok_or_else(missing)
+    let mut view = seen.await?.ok_or_else(missing)?;
+    if !caller.sees_secrets() {
+        view.hide_secrets();
+    }
+    Ok(Json(view))
 }
 
 /// Creates or changes a store group. Idempotent. `name` may be left out of the body.
@@ -122,8 +134,8 @@ pub(super) async fn scale(
         return Err(ApiFailure::invalid(message).with("key", "replicas"));
     }
     let request = Request::SetReplicas { group: StoreGroupName::new(&name), replicas: body.replicas };
-    state.office()?.ask(caller.asks(request)).await??;
-    group(State(state), InPath(name)).await
+    state.office()?.ask(caller.clone().asks(request)).await??;
+    group(State(state), InPath(name), caller).await
 }
 
 /// All stores, by group and ordinal.

@@ -40,6 +40,13 @@ pub struct FeedView {
     pub created_at: String,
 }
 
+impl FeedView {
+    /// What its commands are told in confidence is not for those who only look.
+    pub(crate) fn hide_secrets(&mut self) {
+        super::service::hide(&mut self.spec.env);
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MaintainerView {
     pub node: String,

@@ -30,6 +30,18 @@ pub struct ServiceView {
     pub created_at: String,
 }
 
+impl ServiceView {
+    /// What its instances are told in confidence is not for those who only look.
+    pub(crate) fn hide_secrets(&mut self) {
+        hide(&mut self.spec.env);
+    }
+}
+
+/// Stands in the place of a value that the caller may not see.
+pub(crate) fn hide(env: &mut std::collections::BTreeMap<String, String>) {
+    env.values_mut().for_each(|value| *value = "(hidden)".to_owned());
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RolloutView {
     pub release: u32,

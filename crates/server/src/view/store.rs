@@ -197,6 +197,14 @@ pub(crate) fn store_group_view(
     })
 }
 
+impl StoreGroupView {
+    /// For those who may look and not touch: what is in variables and in a backend's command stays theirs who set it.
+    pub(crate) fn hide_secrets(&mut self) {
+        super::service::hide(&mut self.spec.env);
+        self.spec.backend.command.truncate(1);
+    }
+}
+
 /// A service that is the processes of a store group is shown as that, not as a service.
 pub(crate) fn is_of_stores(service: &Service) -> bool {
     service.spec().kind == Kind::Store

@@ -116,7 +116,7 @@ pub fn serve(listener: TcpListener, state: ApiState, stop: CancellationToken) {
 }
 
 pub async fn call(api: SocketAddr, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = doors::http().no_proxy().build().unwrap();
     let mut request = client.request(method, format!("http://{api}{path}"));
     if let Some(body) = body {
         request = request.json(&body);

@@ -131,7 +131,7 @@ async fn bad_requests_are_refused_with_a_reason() {
 }
 
 async fn raw(daemon: &Daemon, body: Vec<u8>) -> (StatusCode, Value) {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = doors::http().no_proxy().build().unwrap();
     let url = format!("http://{}/v1/apply", daemon.api);
     let answer = client.post(url).body(body).send().await.unwrap();
     (answer.status(), answer.json().await.unwrap())
@@ -152,7 +152,7 @@ async fn bodies_that_are_no_json_or_too_large_are_refused() {
 #[tokio::test]
 async fn a_page_of_another_site_changes_nothing() {
     let daemon = Daemon::acting(&MemoryStore::new()).await;
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = doors::http().no_proxy().build().unwrap();
     let url = format!("http://{}/v1/apply", daemon.api);
     let answer = client.post(url).header("sec-fetch-site", "cross-site").body("{}").send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::FORBIDDEN);

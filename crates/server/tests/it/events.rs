@@ -14,7 +14,7 @@ pub struct Sse {
 
 /// Everything there is at the moment.
 pub async fn read(daemon: &Daemon, query: &str, last: Option<u64>) -> Vec<Sse> {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = doors::http().no_proxy().build().unwrap();
     let mut request = client.get(format!("http://{}/v1/events?follow=false{query}", daemon.api));
     if let Some(last) = last {
         request = request.header("last-event-id", last.to_string());
@@ -70,7 +70,7 @@ async fn what_is_gone_is_said_with_a_reset() {
 #[tokio::test]
 async fn a_follower_is_let_go_when_the_office_ends() {
     let daemon = Daemon::acting(&MemoryStore::new()).await;
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = doors::http().no_proxy().build().unwrap();
     let url = format!("http://{}/v1/events", daemon.api);
     let mut stream = client.get(url).send().await.unwrap().bytes_stream();
     assert!(stream.next().await.unwrap().is_ok());

@@ -43,7 +43,7 @@ async fn without_a_coordinator_the_answer_is_to_come_back() {
     let (worker, tell) = plain(None).await;
     let (status, body) = call(worker, Method::GET, "/v1/nodes", None).await;
     assert_eq!((status, &body["error"]["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("no_coordinator")));
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = doors::http().no_proxy().build().unwrap();
     let answer = client.get(format!("http://{worker}/v1/nodes")).send().await.unwrap();
     assert_eq!(answer.headers()["retry-after"], "1");
     // a port that nobody listens on

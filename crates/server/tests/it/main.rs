@@ -6,6 +6,7 @@
 mod api;
 mod captures;
 mod daemon;
+mod doors_closed;
 mod drain_errors;
 mod drain_metrics;
 mod drains;

@@ -104,8 +104,8 @@ fn revision(header: &Option<proto::ResponseHeader>) -> u64 {
 }
 
 impl Client {
-    pub(super) fn new(config: &EtcdConfig) -> Result<Client, StoreError> {
-        Ok(Client { links: Links::new(&config.endpoints)?, keys: Keys::new(&config.prefix)? })
+    pub(super) fn new(config: &EtcdConfig, tls: Option<doors::Keys>) -> Result<Client, StoreError> {
+        Ok(Client { links: Links::new(&config.endpoints, tls)?, keys: Keys::new(&config.prefix)? })
     }
 
     /// Writes format and head where there is nothing at all, else reads the format.

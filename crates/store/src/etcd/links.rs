@@ -8,6 +8,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use doors::Keys;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Mutex;
@@ -93,6 +94,8 @@ struct Current {
 
 pub(super) struct Links {
     endpoints: Vec<(String, Endpoint)>,
+    /// For members that are reached through TLS.
+    keys: Option<Keys>,
     /// 0 until the first answer.
     cluster: AtomicU64,
     current: Mutex<Current>,
@@ -105,14 +108,18 @@ pub(super) enum CallError {
 }
 
 impl Links {
-    pub(super) fn new(endpoints: &[String]) -> Result<Links, StoreError> {
+    pub(super) fn new(endpoints: &[String], keys: Option<Keys>) -> Result<Links, StoreError> {
         let parse = |text: &String| {
             let wrong =
                 |why: String| StoreError::Configuration { what: format!("etcd endpoint {text}: {why}") };
-            if !text.starts_with("http://") {
-                return Err(wrong("only http:// endpoints are supported".to_owned()));
-            }
-            let endpoint = Endpoint::from_shared(text.clone()).map_err(|error| wrong(error.to_string()))?;
+            // TLS is the dialler's: the endpoint itself speaks plainly over what it is given.
+            let plain = match (text.split_once("://"), &keys) {
+                (Some(("http", _)), _) => text.clone(),
+                (Some(("https", rest)), Some(_)) => format!("http://{rest}"),
+                (Some(("https", _)), None) => return Err(wrong("https:// needs certificates".to_owned())),
+                (Some(_) | None, _) => return Err(wrong("it is neither http:// nor https://".to_owned())),
+            };
+            let endpoint = Endpoint::from_shared(plain).map_err(|error| wrong(error.to_string()))?;
             let endpoint = endpoint
                 .connect_timeout(CONNECT_TIMEOUT)
                 .http2_keep_alive_interval(PING_EVERY)
@@ -126,6 +133,7 @@ impl Links {
         }
         Ok(Links {
             endpoints: endpoints.iter().map(parse).collect::<Result<_, _>>()?,
+            keys: keys.clone(),
             cluster: AtomicU64::new(0),
             current: Mutex::default(),
         })
@@ -220,7 +228,11 @@ impl Links {
 
     /// Connects and asks for its status: a member that has no leader is of no use.
     async fn greet(&self, endpoint: usize) -> Result<Channel, CallError> {
-        let dialled = self.endpoints[endpoint].1.connect().await;
+        let (name, address) = &self.endpoints[endpoint];
+        let dialled = match &self.keys {
+            Some(keys) if name.starts_with("https://") => keys.dial_server(address.clone()).await,
+            Some(_) | None => address.connect().await,
+        };
         let channel = dialled.map_err(|error| CallError::Final(tonic::Status::from_error(error.into())))?;
         let answer = MaintenanceClient::new(channel.clone()).status(StatusRequest {}).await;
         let answer = answer.map_err(CallError::Final)?.into_inner();

@@ -33,7 +33,7 @@ pub(crate) mod proto {
 /// How to reach the cluster, and where in it the state is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdConfig {
-    /// Like `http://10.0.0.1:2379`; all members of one cluster.
+    /// Like `https://10.0.0.1:2379`; all members of one cluster.
     pub endpoints: Vec<String>,
     /// Like `/tidegate/prod`.
     pub prefix: String,
@@ -47,7 +47,13 @@ impl EtcdStore {
     /// Connects, compares the members' cluster ids, and reads the format, or writes it where the prefix
     /// is empty. Takes at most a few seconds when no member answers.
     pub async fn open(config: &EtcdConfig) -> Result<EtcdStore, StoreError> {
-        let client = Client::new(config)?;
+        EtcdStore::open_with(config, None).await
+    }
+
+    /// As [`open`](Self::open); members at `https://` are shown this certificate, and show one of the same
+    /// authority.
+    pub async fn open_with(config: &EtcdConfig, keys: Option<doors::Keys>) -> Result<EtcdStore, StoreError> {
+        let client = Client::new(config, keys)?;
         client.open().await?;
         Ok(EtcdStore(Arc::new(client)))
     }

@@ -9,6 +9,8 @@ mod node;
 mod status;
 mod store;
 mod tables;
+mod tls;
+mod token;
 mod volume;
 
 use reqwest::Method;
@@ -24,6 +26,7 @@ use crate::{
 
 pub use apply::send;
 pub use tables::{nodes, reason_line, services};
+pub use tls::tls;
 
 /// A client and how its answers are printed.
 pub struct Asker {
@@ -72,10 +75,13 @@ pub async fn run(global: &Global, command: Command) -> Outcome {
         Command::Store(command) => store::store_command(&asker, command).await,
         Command::StoreGroup(command) => store::group_command(&asker, command).await,
         Command::Events { follow, since } => events::events(&asker, follow, since).await,
+        Command::Token(command) => token::token_command(&asker, command).await,
+        Command::Audit { limit } => token::audit(&asker, limit).await,
         Command::Doctor => doctor(&asker).await,
         Command::Apply(_)
         | Command::Dev(_)
         | Command::Run(_)
+        | Command::Tls(_)
         | Command::Completions { .. }
         | Command::Shim { .. }
         | Command::Guard { .. }

@@ -16,9 +16,24 @@ pub struct ConfigFile {
     pub balance: BalanceFile,
     pub edge: EdgeFile,
     pub scheduler: SchedulerFile,
-    /// Named so that they are refused in words of their own.
-    pub tls: Option<toml::Table>,
-    pub auth: Option<toml::Table>,
+    pub tls: Option<TlsFile>,
+    pub auth: AuthFile,
+}
+
+/// All three, or the section is left out.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsFile {
+    pub ca: PathBuf,
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuthFile {
+    /// Whether people must show a token, or a certificate, to be answered.
+    pub tokens: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -56,6 +71,10 @@ pub struct StoreFile {
     pub kind: String,
     pub endpoints: Vec<String>,
     pub prefix: String,
+    /// For endpoints at https://: all three.
+    pub ca: PathBuf,
+    pub cert: PathBuf,
+    pub key: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -122,7 +141,14 @@ impl Default for ListenFile {
 
 impl Default for StoreFile {
     fn default() -> StoreFile {
-        StoreFile { kind: "embedded".to_owned(), endpoints: Vec::new(), prefix: "/tidegate".to_owned() }
+        StoreFile {
+            kind: "embedded".to_owned(),
+            endpoints: Vec::new(),
+            prefix: "/tidegate".to_owned(),
+            ca: PathBuf::new(),
+            cert: PathBuf::new(),
+            key: PathBuf::new(),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use doors::KeyFiles;
 use model::{
     Millis, Roles,
     units::{parse_bytes, parse_duration},
@@ -52,12 +53,23 @@ pub struct Config {
     pub timing: Timing,
     pub drain: DrainLimits,
     pub feeds: FeedLimits,
+    /// Mutual TLS between daemons, TLS for the API.
+    pub tls: Option<KeyFiles>,
+    /// Whether people must say who they are.
+    pub tokens: bool,
+    /// Whoever reaches this daemon may do anything: what `--insecure` says.
+    pub insecure: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreConfig {
     Embedded,
-    Etcd { endpoints: Vec<String>, prefix: String },
+    Etcd {
+        endpoints: Vec<String>,
+        prefix: String,
+        /// For endpoints at https://.
+        keys: Option<KeyFiles>,
+    },
 }
 
 /// A value that is wrong, at its dotted key.
@@ -107,18 +119,15 @@ pub fn parse(name: &str, text: &str, insecure: bool) -> Outcome<Config> {
 }
 
 fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
-    for (key, section) in [("tls", &file.tls), ("auth", &file.auth)] {
-        if section.is_some() {
-            return wrong(key, "not supported yet by this version; take the section out");
-        }
-    }
     check_numbers(file)?;
+    let tls = tls(file)?;
+    let guards = Guards { tls: tls.is_some(), tokens: file.auth.tokens, insecure };
     let node = &file.node;
     let roles = roles(node)?;
-    let api = listener("listen.api", &file.listen.api, insecure)?;
+    let api = listener("listen.api", &file.listen.api, guards)?;
     // Candidates take streams of all daemons there, workers those of other workers.
     let listens = roles.coordinator || roles.worker;
-    let rpc = listener("listen.rpc", &file.listen.rpc, insecure || !listens)?;
+    let rpc = listener("listen.rpc", &file.listen.rpc, Guards { insecure: insecure || !listens, ..guards })?;
     if listens && api == rpc {
         return wrong("listen.rpc", format!("{rpc} is the address of listen.api already"));
     }
@@ -144,8 +153,47 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
         timing: timing(file)?,
         drain: drain(file)?,
         feeds: feeds(file),
+        tls,
+        tokens: file.auth.tokens,
+        insecure,
     })
 }
+
+fn tls(file: &ConfigFile) -> Checked<Option<KeyFiles>> {
+    let Some(tls) = &file.tls else {
+        return match file.auth.tokens {
+            // A token on a plain connection is everybody's who sees the connection; and the first one is
+            // made by a person with a certificate.
+            true => wrong("auth.tokens", format!("needs TLS: {MAKE_CERTIFICATES}, and name them in [tls]")),
+            false => Ok(None),
+        };
+    };
+    key_files([("tls.ca", &tls.ca), ("tls.cert", &tls.cert), ("tls.key", &tls.key)]).map(Some)
+}
+
+/// All three, as paths that are good from everywhere.
+fn key_files(given: [(&'static str, &PathBuf); 3]) -> Checked<KeyFiles> {
+    let absolute = |(key, path): (&'static str, &PathBuf)| match std::path::absolute(path) {
+        _ if path.as_os_str().is_empty() => {
+            wrong(key, format!("is missing: there are ca, cert and key; {MAKE_CERTIFICATES}"))
+        }
+        Ok(path) => Ok(path),
+        Err(error) => wrong(key, format!("{path:?} is no path here: {error}")),
+    };
+    let [ca, cert, key] = given;
+    Ok(KeyFiles { ca: absolute(ca)?, cert: absolute(cert)?, key: absolute(key)? })
+}
+
+/// What stands between a listener and the network.
+#[derive(Clone, Copy)]
+struct Guards {
+    tls: bool,
+    tokens: bool,
+    insecure: bool,
+}
+
+const MAKE_CERTIFICATES: &str = "make certificates with `tidegate tls init`";
+const MAKE_TOKENS: &str = "set tokens = true in [auth] and make the first with `tidegate token create`";
 
 fn check_numbers(file: &ConfigFile) -> Checked<()> {
     let numbers = [
@@ -275,7 +323,7 @@ fn ports(text: &str) -> Checked<RangeInclusive<u16>> {
     }
 }
 
-fn listener(key: &'static str, text: &str, insecure: bool) -> Checked<SocketAddr> {
+fn listener(key: &'static str, text: &str, guards: Guards) -> Checked<SocketAddr> {
     let Ok(addr) = text.parse::<SocketAddr>() else {
         return wrong(
             key,
@@ -285,16 +333,24 @@ fn listener(key: &'static str, text: &str, insecure: bool) -> Checked<SocketAddr
     if addr.port() == 0 {
         return wrong(key, format!("{text:?} has no port; others must know it"));
     }
-    if !addr.ip().is_loopback() && !insecure {
-        return wrong(
-            key,
-            format!(
-                "{text:?} is reachable from other machines, and this version has no TLS and no tokens yet; \
-                     start with --insecure if everybody on that network may run commands here"
-            ),
-        );
+    if addr.ip().is_loopback() || guards.insecure {
+        return Ok(addr);
     }
-    Ok(addr)
+    let missing = match (guards.tls, guards.tokens) {
+        (true, true) => return Ok(addr),
+        (false, false) => {
+            format!("has neither TLS nor tokens: {MAKE_CERTIFICATES} and name them in [tls], {MAKE_TOKENS}")
+        }
+        (false, true) => format!("has no TLS: {MAKE_CERTIFICATES} and name them in [tls]"),
+        (true, false) => format!("asks for no tokens: {MAKE_TOKENS}"),
+    };
+    wrong(
+        key,
+        format!(
+            "{text:?} is reachable from other machines and {missing}; or start with --insecure if everybody \
+             on that network may run commands here"
+        ),
+    )
 }
 
 fn host(node: &NodeFile, api: IpAddr) -> Checked<String> {
@@ -343,16 +399,27 @@ fn store(store: &StoreFile) -> Checked<StoreConfig> {
             if store.endpoints.is_empty() {
                 return wrong(
                     "store.endpoints",
-                    "is missing: where etcd answers, like [\"http://10.0.0.1:2379\"]",
+                    "is missing: where etcd answers, like [\"https://10.0.0.1:2379\"]",
                 );
             }
-            if let Some(bad) = store.endpoints.iter().find(|url| !url.starts_with("http://")) {
-                return wrong("store.endpoints", format!("{bad:?} does not start with http://"));
+            let known = |url: &&String| !url.starts_with("http://") && !url.starts_with("https://");
+            if let Some(bad) = store.endpoints.iter().find(known) {
+                return wrong("store.endpoints", format!("{bad:?} starts with neither http:// nor https://"));
             }
+            // An authority of its own: whoever has a certificate of etcd's can write anything there, which is
+            // not what a certificate of a worker or of a person is for.
+            let keys = match store.endpoints.iter().any(|url| url.starts_with("https://")) {
+                true => Some(key_files([
+                    ("store.ca", &store.ca),
+                    ("store.cert", &store.cert),
+                    ("store.key", &store.key),
+                ])?),
+                false => None,
+            };
             if !store.prefix.starts_with('/') || store.prefix.ends_with('/') {
                 return wrong("store.prefix", format!("{:?} is not like \"/tidegate/prod\"", store.prefix));
             }
-            Ok(StoreConfig::Etcd { endpoints: store.endpoints.clone(), prefix: store.prefix.clone() })
+            Ok(StoreConfig::Etcd { endpoints: store.endpoints.clone(), prefix: store.prefix.clone(), keys })
         }
         other => wrong("store.kind", format!("{other:?} is not a store (embedded or etcd)")),
     }

@@ -17,7 +17,7 @@ use self::{
     layout::Layout,
 };
 use crate::{
-    cli::{DevArgs, Format, Global},
+    cli::{DevArgs, Global},
     client::shape,
     commands::{self, Asker},
     failure::{Failure, Outcome},
@@ -69,7 +69,7 @@ pub fn dev(args: DevArgs) -> Outcome {
 
 fn asker(layout: &Layout) -> Outcome<Asker> {
     let addr = format!("http://{}", layout.api);
-    let mut asker = Asker::new(&Global { addr, token: None, output: Format::Table })?;
+    let mut asker = Asker::new(&Global::plain(addr))?;
     asker.client.be_quiet();
     Ok(asker)
 }

@@ -112,7 +112,7 @@ async fn until_all_well(api: &Api, count: usize) {
 }
 
 async fn page(port: u16) -> Result<String, String> {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = doors::http().no_proxy().build().unwrap();
     let page = client.get(format!("http://127.0.0.1:{port}/")).send().await.map_err(|e| format!("{e:?}"))?;
     page.text().await.map_err(|error| format!("{error:?}"))
 }

@@ -69,7 +69,7 @@ struct Client {
 
 impl Client {
     fn of(addr: SocketAddr) -> Client {
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let http = doors::http().no_proxy().build().unwrap();
         Client { http, url: format!("http://{addr}/") }
     }
 

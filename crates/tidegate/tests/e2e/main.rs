@@ -10,6 +10,7 @@ mod chaos;
 mod coordinator_kill;
 mod crash;
 mod daemon_kill;
+mod doors_closed;
 mod drains;
 mod empty_store;
 mod feeds;

@@ -11,6 +11,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use doors::Http;
 use protocol::{message::Run, node::CopyEnd};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -23,7 +24,7 @@ use crate::{
 };
 
 /// A daemon that takes a connection and then says nothing for so long is asked anew.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Chunks between the network and the disk: memory that a slow one of them may hold.
 const CHUNKS: usize = 16;
 const CHUNK_BYTES: usize = 64 << 10;
@@ -96,7 +97,13 @@ pub(super) async fn serve(dir: PathBuf, name: &str) -> Response {
 }
 
 /// Copies what the order names into the instance's directory. Returns when nothing of it goes on.
-pub(super) async fn fetch(what: &Run, dir: &Path, full_at: f64, cancel: CancellationToken) -> CopyEnd {
+pub(super) async fn fetch(
+    what: &Run,
+    dir: &Path,
+    full_at: f64,
+    cancel: CancellationToken,
+    http: &Http,
+) -> CopyEnd {
     let impossible = |message: String| CopyEnd::Impossible { message };
     let Some(from) = &what.disk_from else { return CopyEnd::Done };
     // By its name alone: it came whole in an earlier life of this daemon, which had no time to note it.
@@ -107,9 +114,9 @@ pub(super) async fn fetch(what: &Run, dir: &Path, full_at: f64, cancel: Cancella
     if from.api.is_empty() {
         return impossible(format!("the node that had the data of {name} is gone"));
     }
-    let url = format!("http://{}/v1/local/instances/{name}/disk", from.api);
+    let url = format!("{}/v1/local/instances/{name}/disk", http.base_url(&from.api));
     let answer = tokio::select! {
-        answer = ask(&url) => answer,
+        answer = ask(&url, http) => answer,
         () = cancel.cancelled() => return cut_short(),
     };
     let mut answer = match answer {
@@ -159,11 +166,9 @@ fn cut_short() -> CopyEnd {
 }
 
 /// A body that begins to come; or why not.
-async fn ask(url: &str) -> Result<reqwest::Response, CopyEnd> {
+async fn ask(url: &str, http: &Http) -> Result<reqwest::Response, CopyEnd> {
     let broken = |heard: bool, message: String| CopyEnd::Broken { heard, message };
-    let client = reqwest::Client::builder().no_proxy().connect_timeout(SILENCE_MAX).build();
-    let client = client.map_err(|fault| CopyEnd::Impossible { message: chain(&fault) })?;
-    let answer = match tokio::time::timeout(SILENCE_MAX, client.get(url).send()).await {
+    let answer = match tokio::time::timeout(SILENCE_MAX, http.client().get(url).send()).await {
         Ok(answer) => answer.map_err(|fault| broken(false, chain(&fault)))?,
         Err(_) => return Err(broken(false, format!("{url} did not answer"))),
     };

@@ -5,11 +5,13 @@ use std::{path::PathBuf, sync::Arc};
 use axum::{
     Json, Router,
     body::Body,
-    extract::{Path, Query, State},
+    extract::{Path, Query, Request, State},
     http::StatusCode,
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::get,
 };
+use doors::Peer;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -28,12 +30,37 @@ struct LogQuery {
     follow: bool,
 }
 
+/// Who may ask for what is on this node: it goes around the coordinator and its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalCallers {
+    /// Daemons, by their certificates.
+    Nodes,
+    /// Whoever is on this machine.
+    Loopback,
+    /// Whoever reaches it: what `--insecure` says.
+    Anyone,
+}
+
 /// `GET /v1/local/instances/{id}/logs` and `…/disk`: what other daemons ask this one for.
-pub fn local_router(instances: PathBuf) -> Router {
+pub fn local_router(instances: PathBuf, callers: LocalCallers) -> Router {
     Router::new()
         .route("/v1/local/instances/{id}/logs", get(serve_logs))
         .route("/v1/local/instances/{id}/disk", get(serve_disk))
+        .route_layer(middleware::from_fn_with_state(callers, only))
         .with_state(Arc::new(instances))
+}
+
+async fn only(State(callers): State<LocalCallers>, request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>();
+    let may = match callers {
+        LocalCallers::Nodes => peer.and_then(|peer| peer.who.as_ref()?.node()).is_some(),
+        LocalCallers::Loopback => peer.is_some_and(|peer| peer.addr.ip().to_canonical().is_loopback()),
+        LocalCallers::Anyone => true,
+    };
+    match may {
+        true => next.run(request).await,
+        false => error(StatusCode::FORBIDDEN, "forbidden", "only daemons of the cluster may ask for this"),
+    }
 }
 
 /// An instance's directory; its name may lead nowhere else.

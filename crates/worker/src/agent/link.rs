@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use doors::Keys;
 use protocol::message::{Down, Up};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -13,6 +14,9 @@ use super::task::Event;
 const DIAL_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause, while nobody answers.
 const DIAL_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// A daemon that is refused waits for somebody to act: for another certificate, as a rule.
+const REFUSED_PAUSE: Duration = Duration::from_secs(2);
 
 /// An open stream, seen from the agent.
 pub(super) struct Link {
@@ -42,8 +46,13 @@ impl Link {
                 let _ = events.send(Event::Down { link: number, down });
             }
             drop((sender, receiver));
-            if let Ok(end) = ended.await {
-                tracing::debug!("stream ended: {end}");
+            match ended.await {
+                Ok(end) if end.is_refusal() => {
+                    tracing::warn!("the coordinator refuses this daemon: {}", super::launch::chain(&end));
+                    tokio::time::sleep(REFUSED_PAUSE).await;
+                }
+                Ok(end) => tracing::debug!("stream ended: {end}"),
+                Err(_) => {}
             }
             let _ = events.send(Event::LinkEnded { link: number });
         });
@@ -52,19 +61,28 @@ impl Link {
 }
 
 /// Dials until somebody who is the coordinator answers.
-pub(super) async fn dial(candidates: Vec<String>, first: Option<String>) -> Connection {
+pub(super) async fn dial(candidates: Vec<String>, first: Option<String>, keys: Option<Keys>) -> Connection {
     let mut pause = DIAL_PAUSE;
+    let mut said = String::new();
     let mut next = first;
     for turn in 0.. {
         let address = match next.take() {
             Some(address) => address,
             None => candidates[turn % candidates.len()].clone(),
         };
-        match wire::connect(&address).await {
+        match wire::connect_with(&address, keys.as_ref()).await {
             Ok(connection) => return connection,
             Err(ConnectError::NotCoordinator { coordinator }) => {
                 tracing::debug!("{address} is not the coordinator; it names {coordinator:?}");
                 next = coordinator;
+            }
+            Err(fault) if fault.is_refusal() => {
+                // Once: it is tried again every other second.
+                let saying = super::launch::chain(&fault);
+                if said != saying {
+                    tracing::warn!("no stream to {address}: {saying}");
+                    said = saying;
+                }
             }
             Err(fault) => tracing::debug!("cannot reach {address}: {}", super::launch::chain(&fault)),
         }

@@ -22,6 +22,7 @@ use std::{
     sync::Arc,
 };
 
+use doors::Http;
 use model::{Life, MemoryCaps, NodeId, Resources, Roles, Time};
 use protocol::{
     Timing,
@@ -38,8 +39,9 @@ use crate::{
     runtime::Runtime,
 };
 
+pub use copy::SILENCE_MAX;
 pub use halt::stop_instances;
-pub use http::local_router;
+pub use http::{LocalCallers, local_router};
 pub use task::STOP_MAX;
 
 pub struct AgentConfig {
@@ -60,6 +62,8 @@ pub struct AgentConfig {
     /// Streams of any candidates, `host:port`.
     pub coordinators: Vec<String>,
     pub timing: Timing,
+    /// How other daemons are reached, with which certificate.
+    pub http: Http,
     /// Forget the cluster this node belonged to.
     pub adopt: bool,
     /// The binary that plays the shim.

@@ -133,7 +133,7 @@ impl Task {
         let ports = Ports::new(config.ports.clone(), seed);
         let guard = vec![config.exe.clone().into_os_string(), "guard".into()];
         let (news, from_tasks) = mpsc::unbounded_channel();
-        let (peers, peer_events) = Peers::new(NodeId::new(&config.node));
+        let (peers, peer_events) = Peers::new(NodeId::new(&config.node), config.http.keys().cloned());
         let ears = Ears { news: from_tasks, peers: peer_events, incoming: None };
         let task = Task {
             node,
@@ -335,8 +335,9 @@ impl Task {
         }
         self.dialling = true;
         let (candidates, events) = (self.config.coordinators.clone(), self.events.clone());
+        let keys = self.config.http.keys().cloned();
         tokio::spawn(async move {
-            let connection = link::dial(candidates, None).await;
+            let connection = link::dial(candidates, None, keys).await;
             let _ = events.send(Event::Connected(Box::new(connection)));
         });
     }
@@ -424,10 +425,10 @@ impl Task {
                 copy,
             },
         );
-        let events = self.events.clone();
+        let (events, http) = (self.events.clone(), self.config.http.clone());
         tokio::spawn(async move {
             let end = match saved {
-                Ok(()) => copy::fetch(&order, &dir, DISK_FULL_AT, cancel).await,
+                Ok(()) => copy::fetch(&order, &dir, DISK_FULL_AT, cancel, &http).await,
                 Err(fault) => CopyEnd::Impossible { message: format!("{}: {fault}", dir.display()) },
             };
             tracing::info!("{name}: its scratch data: {end:?}");

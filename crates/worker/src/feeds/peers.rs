@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use doors::Keys;
 use model::NodeId;
 use protocol::message::feed::{Peer, PeerBody};
 use tokio::sync::mpsc;
@@ -54,15 +55,16 @@ struct Other {
 
 pub(crate) struct Peers {
     me: NodeId,
+    keys: Option<Keys>,
     others: BTreeMap<NodeId, Other>,
     lines: u64,
     events: mpsc::Sender<PeerEvent>,
 }
 
 impl Peers {
-    pub fn new(me: NodeId) -> (Peers, mpsc::Receiver<PeerEvent>) {
+    pub fn new(me: NodeId, keys: Option<Keys>) -> (Peers, mpsc::Receiver<PeerEvent>) {
         let (events, heard) = mpsc::channel(HEARD_CAPACITY);
-        (Peers { me, others: BTreeMap::new(), lines: 0, events }, heard)
+        (Peers { me, keys, others: BTreeMap::new(), lines: 0, events }, heard)
     }
 
     pub fn send(&mut self, to: &NodeId, rpc: &str, message: Peer) {
@@ -85,9 +87,14 @@ impl Peers {
         let (line, queue) = self.line(Some(rpc.to_owned()));
         let (me, node, address) = (self.me.clone(), to.clone(), rpc.to_owned());
         let (number, weight, events) = (line.number, line.weight.clone(), self.events.clone());
+        let keys = self.keys.clone();
         tokio::spawn(async move {
-            let lived = match wire::dial_peer(&address, &me, &node).await {
+            let lived = match wire::dial_peer_with(&address, &me, &node, keys.as_ref()).await {
                 Ok(stream) => carry(&node, stream, queue, &weight, &events).await,
+                Err(fault) if fault.is_refusal() => {
+                    tracing::warn!("no stream to {node} at {address}: {}", chain(&fault));
+                    Duration::ZERO
+                }
                 Err(fault) => {
                     tracing::debug!("cannot reach {node} at {address}: {}", chain(&fault));
                     Duration::ZERO

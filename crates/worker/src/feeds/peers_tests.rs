@@ -36,7 +36,7 @@ impl Node {
         let stop = CancellationToken::new();
         let control: Option<ControlServer<Nobody>> = None;
         tokio::spawn(wire::serve_all(listener, control, Some(server), stop.clone()));
-        let (peers, events) = Peers::new(NodeId::new(name));
+        let (peers, events) = Peers::new(NodeId::new(name), None);
         Node { peers, events, incoming: streams, rpc, ends: 0, _stop: stop.drop_guard() }
     }
 

@@ -21,7 +21,7 @@ type Answer<T> = Result<T, String>;
 impl Api {
     pub fn at(addr: SocketAddr) -> Api {
         // Shorter than a test's patience: an answer that never comes is asked for again.
-        let http = Client::builder().no_proxy().timeout(Duration::from_secs(20)).build();
+        let http = doors::http().no_proxy().timeout(Duration::from_secs(20)).build();
         Api { http: http.expect("a client without TLS"), base: format!("http://{addr}") }
     }
 

@@ -34,6 +34,8 @@ pub struct Setup {
     pub rpc: SocketAddr,
     /// Of the network that it lives in, if that is not this machine's own.
     pub namespace: Option<String>,
+    /// Further sections, as they are written.
+    pub more: String,
 }
 
 fn loopback() -> SocketAddr {
@@ -58,6 +60,7 @@ impl Setup {
             api: loopback(),
             rpc: loopback(),
             namespace: None,
+            more: String::new(),
         }
     }
 
@@ -93,14 +96,14 @@ impl Setup {
         };
         let coordinators: Vec<String> = coordinators.iter().map(|addr| format!("\"{addr}\"")).collect();
         let (ports, roles) = (instance_ports(), self.roles);
-        let Setup { name, memory, labels, store, edge_host, withdraw_delay, api, rpc, .. } = self;
+        let Setup { name, memory, labels, store, edge_host, withdraw_delay, api, rpc, more, .. } = self;
         format!(
             "[node]\nid = \"{name}\"\nroles = {roles:?}\ndata_dir = {data:?}\nlabels = {{ {labels} }}\n\
              memory = \"{memory}\"\ncpu = 2000\nports = \"{}-{}\"\n\
              [listen]\napi = \"{api}\"\nrpc = \"{rpc}\"\n[join]\ncoordinators = [{}]\n\
              [store]\n{store}\n[edge]\nhost = \"{edge_host}\"\nwithdraw_delay = \"{withdraw_delay}\"\n\
              [timing]\nheartbeat = \"{}\"\nlease = \"{}\"\ndegraded_after = \"{}\"\nfence_after = \"{}\"\n\
-             offline_after = \"{}\"\n",
+             offline_after = \"{}\"\n{more}",
             ports.start(),
             ports.end(),
             coordinators.join(", "),
@@ -235,6 +238,11 @@ impl Daemon {
     /// Its instances that have a process.
     pub fn runs(&self) -> Vec<Run> {
         process::alive(&self.data)
+    }
+
+    /// Everything it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     pub fn log_tail(&self, lines: usize) -> String {

@@ -21,6 +21,10 @@ const OLD: InstanceId = InstanceId(3);
 /// Never full.
 const ROOM: f64 = 2.0;
 
+fn plain() -> Http {
+    Http::new(None, SILENCE_MAX).unwrap()
+}
+
 fn run(api: &str) -> Run {
     let file = ServiceFile {
         name: "cache".into(),
@@ -69,7 +73,7 @@ impl Nodes {
 
     fn at(dir: TempDir, listener: TcpListener) -> Nodes {
         let api = listener.local_addr().unwrap();
-        let router = crate::agent::local_router(dir.path().to_owned());
+        let router = crate::agent::local_router(dir.path().to_owned(), crate::agent::LocalCallers::Anyone);
         let _serving = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Nodes { dir, api, _serving }
     }
@@ -83,7 +87,7 @@ impl Nodes {
     }
 
     async fn fetch(&self) -> CopyEnd {
-        fetch(&run(&self.api.to_string()), &self.target(), ROOM, CancellationToken::new()).await
+        fetch(&run(&self.api.to_string()), &self.target(), ROOM, CancellationToken::new(), &plain()).await
     }
 }
 
@@ -154,9 +158,10 @@ async fn a_link_in_place_of_the_directory_is_not_followed() {
 async fn a_node_that_does_not_answer_was_not_heard() {
     let nodes = Nodes::whose_instance_is(None).await;
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let end = fetch(&run(&closed.to_string()), &nodes.target(), ROOM, CancellationToken::new()).await;
+    let end =
+        fetch(&run(&closed.to_string()), &nodes.target(), ROOM, CancellationToken::new(), &plain()).await;
     assert!(matches!(end, CopyEnd::Broken { heard: false, .. }), "{end:?}");
-    let end = fetch(&run(""), &nodes.target(), ROOM, CancellationToken::new()).await;
+    let end = fetch(&run(""), &nodes.target(), ROOM, CancellationToken::new(), &plain()).await;
     assert!(matches!(end, CopyEnd::Impossible { .. }), "{end:?}");
 }
 
@@ -168,7 +173,7 @@ async fn a_connection_that_breaks_in_the_middle_leaves_nothing_behind() {
     let ended = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\ndisk/";
     for answer in [chunked.as_slice(), ended] {
         let api = forger(answer, false).await;
-        let end = fetch(&run(&api), &nodes.target(), ROOM, CancellationToken::new()).await;
+        let end = fetch(&run(&api), &nodes.target(), ROOM, CancellationToken::new(), &plain()).await;
         assert!(matches!(end, CopyEnd::Broken { heard: true, .. }), "{end:?}");
         assert_eq!(std::fs::read_dir(nodes.target()).unwrap().count(), 0);
     }
@@ -181,7 +186,7 @@ async fn a_copy_that_is_given_up_ends_and_leaves_nothing_behind() {
     let api = forger(answer, true).await;
     let cancel = CancellationToken::new();
     let (order, dir, stop) = (run(&api), nodes.target(), cancel.clone());
-    let copying = tokio::spawn(async move { fetch(&order, &dir, ROOM, stop).await });
+    let copying = tokio::spawn(async move { fetch(&order, &dir, ROOM, stop, &plain()).await });
     cancel.cancel();
     assert!(matches!(copying.await.unwrap(), CopyEnd::Broken { .. }));
     assert_eq!(std::fs::read_dir(nodes.target()).unwrap().count(), 0);
