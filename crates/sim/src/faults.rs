@@ -27,7 +27,7 @@ impl World {
             let plays = world.plays(item);
             world.store.lease_slack = if plays { slack } else { 0 };
             if let Some(kind) = kind.filter(|_| plays) {
-                world.played(item, format!("fault {kind:?} m{machine}"));
+                world.played(item, || format!("fault {kind:?} m{machine}"));
                 world.fault(kind, machine);
             }
         });

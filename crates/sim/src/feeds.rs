@@ -207,12 +207,14 @@ impl World {
         }
         let delay = self.delay();
         self.mark_peer(&message.body);
-        self.say(format!(
-            "m{from} -> m{target} {} e{} {}",
-            message.feed,
-            message.maintainer,
-            short(&message.body)
-        ));
+        if self.trace.is_kept() {
+            self.say(format!(
+                "m{from} -> m{target} {} e{} {}",
+                message.feed,
+                message.maintainer,
+                short(&message.body)
+            ));
+        }
         self.tell_daemon(delay, target, ToDaemon::Node(Input::Feed(FeedNews::Heard(message))));
     }
 

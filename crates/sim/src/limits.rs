@@ -15,8 +15,14 @@ impl World {
         let limits = self.swarm.limits;
         let node = |at: usize| self.machines[at].daemon.as_ref().and_then(|daemon| daemon.node.as_ref());
         let arriving = node(machine).map_or(0, |node| node.dispatchers().arriving());
+        // What only maintainers do changes only where they are.
+        let acts = node(machine).is_some_and(|node| node.maintainers().any(|(_, m)| m.acts()));
         let maintainers = (0..self.machines.len()).filter_map(node).flat_map(|node| node.maintainers());
-        let moving: usize = maintainers.filter(|(_, m)| m.acts()).map(|(_, m)| m.moving()).sum();
+        let acting = maintainers.filter(|(_, m)| acts && m.acts());
+        let moving: usize = acting.map(|(_, m)| m.moving()).sum();
+        if acts {
+            self.check_maintainers();
+        }
         if arriving > limits.moves_per_node as usize {
             let most = limits.moves_per_node;
             self.fail(

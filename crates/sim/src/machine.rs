@@ -291,7 +291,6 @@ impl World {
             self.node_output(machine, output);
         }
         if self.swarm.feeds > 0 {
-            self.check_maintainers();
             self.check_feed_moves(machine);
         }
         self.end_if_stopped(machine);

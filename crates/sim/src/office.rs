@@ -494,7 +494,9 @@ impl World {
     }
 
     fn note_event(&mut self, event: &model::Event) {
-        self.say(format!("event {} {}: {}", event.kind.as_str(), event.unit, event.message));
+        if self.trace.is_kept() {
+            self.say(format!("event {} {}: {}", event.kind.as_str(), event.unit, event.message));
+        }
         if event.kind == model::EventKind::RolloutChanged && event.message.ends_with("complete") {
             self.cover.hit("rollout complete");
         }

@@ -44,7 +44,7 @@ pub fn shrink(seed: u64, runs_max: u32) -> Option<Shrunk> {
     script.items = Some(left.iter().copied().collect());
     shrinker.switch_off(&mut script);
     shrinker.end_sooner(&mut script);
-    let last = play(&script, &Options::default());
+    let last = play(&script, &Options { lines: true, ..Options::default() });
     let failure = last.failure?;
     let head = format!("{failure}\n{} of {} faults and requests are left", left.len(), all.len());
     let text = script.explained(&last.played, &head);

@@ -32,7 +32,9 @@ impl World {
         }
         self.store.apply(term, head, ops);
         let mut nodes = Vec::new();
-        self.returning = self.nodes_that_return();
+        if ops.iter().any(|(key, _)| key.starts_with("n/")) {
+            self.returning = self.nodes_that_return();
+        }
         for (key, value) in ops {
             let change = match decode_record(&self.mirror, key, value.as_deref()) {
                 Ok(change) => change,

@@ -97,7 +97,7 @@ impl World {
             (false, false) if about_stores => self.draw_store_request(),
             (false, false) => self.draw_request(),
         };
-        self.played(item, format!("request to m{target}: {}", short(&request)));
+        self.played(item, || format!("request to m{target}: {}", short(&request)));
         self.ask(target, about, request);
     }
 
@@ -132,7 +132,9 @@ impl World {
     pub fn ask(&mut self, target: usize, about: About, request: Request) {
         self.workload.next_id += 1;
         let id = self.workload.next_id;
-        self.say(format!("request {id} to m{target}: {}", short(&request)));
+        if self.trace.is_kept() {
+            self.say(format!("request {id} to m{target}: {}", short(&request)));
+        }
         match &about {
             About::Service { name, before, after } => {
                 let either = before.iter().chain(after).cloned().collect();

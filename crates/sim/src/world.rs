@@ -348,7 +348,8 @@ impl World {
         self.script.has(item)
     }
 
-    pub fn played(&mut self, item: Item, what: String) {
+    pub fn played(&mut self, item: Item, what: impl FnOnce() -> String) {
+        let what = if self.trace.is_kept() { what() } else { String::new() };
         self.say(what.clone());
         self.played.push(Played { item, at: self.now, what });
     }
