@@ -17,8 +17,9 @@ use model::{
 
 use super::{BUSY_POLL, CALL_PACE, EVICT_PACE, IDLE_POLL, Moved, Sighting, Wait};
 
-/// After this many failures a store that is destroyed with its group is not waited for any longer.
-const DESTROY_TRIES_MAX: u32 = 3;
+/// After this many failures, some three minutes, a backend is not waited for any longer by a store that is destroyed with
+/// its group: it may be gone as well.
+const DESTROY_TRIES_MAX: u32 = 8;
 
 /// A store's process, as far as deciding goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
