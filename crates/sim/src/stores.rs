@@ -449,9 +449,10 @@ impl World {
         self.check_leaders_gone(store);
     }
 
-    /// A process that is told to stop for a restart's sake leads nothing, by the backend's own truth.
+    /// A process that is told to stop once its leaders were kept away leads nothing, by the backend's own truth. One that
+    /// is down when that is decided has none to be kept away, and may come up in just that moment.
     fn check_leaders_gone(&mut self, store: &Store) {
-        let Some(group) = group_of(store.group.as_str()) else { return };
+        let Some(group) = group_of(store.group.as_str()).filter(|_| store.evictor.is_some()) else { return };
         self.play(group);
         let there = |other: &Store| other.identity.is_some() && other.removed_at.is_none();
         let alone = !self.mirror.stores_of(group).any(|other| other.id != store.id && there(other));
