@@ -273,6 +273,15 @@ fn each_step_of_a_restart() {
             "wait replacement_starting",
         ),
         ("it is ready", &evicting, &sure, ready(NEW), "stop evicting leaders"),
+        ("nobody knows", &evicting, &sure, Process::Unseen { id: OLD }, "wait node_unreachable"),
+        (
+            "it leads though not ready",
+            &store,
+            &left,
+            Process::Starting { id: OLD, address: None },
+            "evictors",
+        ),
+        ("it is down", &store, &sure, Process::Starting { id: OLD, address: None }, "stop process"),
         ("it is done", &store, &sure, ready(NEW), "record restart"),
     ];
     for (case, store, seen, process, expected) in cases {

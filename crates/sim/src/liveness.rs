@@ -279,6 +279,10 @@ fn service_is_wrong(coordinator: &Coordinator, ix: ServiceIx, entry: &ServiceEnt
     if rec.removed {
         return Some(format!("{name} is still being removed"));
     }
+    // One that finds no place holds up the restarts of the others.
+    if rec.spec().kind == Kind::Store && group_waits(coordinator, name.as_str()) {
+        return None;
+    }
     let reasons: Vec<Code> = coordinator.reasons(ix).iter().map(|reason| reason.code).collect();
     if let Some(instance) =
         cluster.instances_of(ix).find(|instance| !instance.is_over() && !instance.is_available())

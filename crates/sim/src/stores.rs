@@ -446,6 +446,27 @@ impl World {
         if let Some(other) = down {
             self.fail(16, format!("{} and {other} restart at the same time", store.id));
         }
+        self.check_leaders_gone(store);
+    }
+
+    /// A process that is told to stop once its leaders were kept away leads nothing, by the backend's own truth. One that
+    /// is down when that is decided has none to be kept away, and may come up in just that moment.
+    fn check_leaders_gone(&mut self, store: &Store) {
+        let Some(group) = group_of(store.group.as_str()).filter(|_| store.evictor.is_some()) else { return };
+        self.play(group);
+        let there = |other: &Store| other.identity.is_some() && other.removed_at.is_none();
+        let alone = !self.mirror.stores_of(group).any(|other| other.id != store.id && there(other));
+        let process = store.restart.as_ref().and_then(|restart| self.mirror.instance(restart.instance?));
+        let hurried = process.is_none_or(|process| {
+            let node = self.mirror.node(process.node);
+            let late = node.drain.as_ref().is_some_and(|drain| drain.deadline_reached);
+            late || node.is_closed() && node.drain.is_none() || process.actual != model::Actual::Ready
+        });
+        let leaders = self.stores.backends.get(group).and_then(|backend| backend.members.get(&store.ordinal));
+        let leaders = leaders.map_or(0, |member| member.leaders);
+        if leaders > 0 && !alone && !hurried {
+            self.fail(16, format!("{} is stopped to be restarted, with {leaders} leaders", store.id));
+        }
     }
 
     pub fn heal_backends(&mut self) {

@@ -66,7 +66,7 @@ impl Answer {
 
 pub struct Api {
     endpoints: Vec<Endpoint>,
-    client: Client,
+    client: Result<Client, String>,
     /// Who answered last is asked first.
     favourite: AtomicUsize,
 }
@@ -88,8 +88,12 @@ pub struct Call<'a> {
 impl Api {
     pub fn new(endpoints: Vec<Endpoint>) -> Api {
         // A proxy of the environment is for the world outside, and a redirection would take a password elsewhere.
-        let client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-        Api { endpoints, client: client.build().unwrap_or_default(), favourite: AtomicUsize::new(0) }
+        let client = doors::http().no_proxy().redirect(reqwest::redirect::Policy::none());
+        Api {
+            endpoints,
+            client: client.build().map_err(|error| error.to_string()),
+            favourite: AtomicUsize::new(0),
+        }
     }
 
     pub fn call(&self, operation: &'static str, within: Duration) -> Call<'_> {
@@ -154,7 +158,9 @@ impl Call<'_> {
         within: Duration,
     ) -> Result<Answer, BackendError> {
         let url = self.url(endpoint, path)?;
-        let mut request = self.api.client.request(method, url).timeout(within);
+        let none = |why: &String| BackendError::NotPossible { operation: self.operation, why: why.clone() };
+        let client = self.api.client.as_ref().map_err(none)?;
+        let mut request = client.request(method, url).timeout(within);
         if let Some(body) = body {
             request = request.json(body);
         }

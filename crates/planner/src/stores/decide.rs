@@ -17,8 +17,9 @@ use model::{
 
 use super::{BUSY_POLL, CALL_PACE, EVICT_PACE, IDLE_POLL, Moved, Sighting, Wait};
 
-/// After this many failures a store that is destroyed with its group is not waited for any longer.
-const DESTROY_TRIES_MAX: u32 = 3;
+/// After this many failures, some three minutes, a backend is not waited for any longer by a store that is destroyed with
+/// its group: it may be gone as well.
+const DESTROY_TRIES_MAX: u32 = 8;
 
 /// A store's process, as far as deciding goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,10 @@ pub enum Process {
     Ready {
         id: InstanceId,
         address: Option<String>,
+    },
+    /// Its node is offline: whether it runs, and what it leads, nobody knows.
+    Unseen {
+        id: InstanceId,
     },
     /// Told to stop; its node has not said that it has.
     Stopping {
@@ -211,11 +216,16 @@ fn not_joined(s: &Situation<'_>) -> Step {
         Process::Stopping { .. } => {
             s.wait(Wait::new(Code::GracePeriod, "told to stop; its node has not said that it has"))
         }
+        Process::Unseen { .. } => s.wait(unseen()),
         Process::None { .. } | Process::Starting { .. } | Process::Ready { .. } => s.wait(Wait::new(
             Code::StoreNotJoined,
             "its process is not ready: its backend does not know it yet",
         )),
     }
+}
+
+fn unseen() -> Wait {
+    Wait::new(Code::NodeUnreachable, "its node is offline; whether it runs is unknown")
 }
 
 /// The backend knew it and does not any more, or it has another identity there.
@@ -234,6 +244,7 @@ fn unknown(s: &Situation<'_>, identity: &str) -> Step {
         Process::Ready { .. }
         | Process::None { .. }
         | Process::Starting { .. }
+        | Process::Unseen { .. }
         | Process::Stopping { .. } => s.wait(wait),
     }
 }
@@ -359,25 +370,23 @@ fn restart(s: &Situation<'_>, identity: &str, leaders: Count, restart: &Restart)
                 (_, _) => s.record(|store| store.restart = None),
             }
         }
-        Process::Ready { .. } => {
+        Process::Starting { id, .. } if !is_old(Some(restart), *id) => {
+            s.wait(Wait::new(Code::ReplacementStarting, "its new process is not ready"))
+        }
+        Process::Ready { .. } | Process::Starting { .. } => {
             if let Some(wait) = &s.held_up {
                 return s.wait(wait.clone());
             }
+            // One that is not ready need not be kept from what it does not get anyway.
+            let kept_away = s.is_evicting() || matches!(s.process, Process::Starting { .. });
             let begun = s.store.evictor.as_ref().map_or(restart.began_at, |evictor| evictor.began_at);
             let late = s.hurried && s.now.since(begun) >= s.spec.max_eviction;
-            match s.alone || late || (s.is_evicting() && leaders.is_surely_zero()) {
+            match s.alone || late || (kept_away && leaders.is_surely_zero()) {
                 true => Step::StopProcess,
                 false => evict(s, identity, leaders),
             }
         }
-        // It is down already, or not ready: nothing that it leads is served.
-        Process::Starting { id, .. } if is_old(Some(restart), *id) => match &s.held_up {
-            Some(wait) => s.wait(wait.clone()),
-            None => Step::StopProcess,
-        },
-        Process::Starting { .. } => {
-            s.wait(Wait::new(Code::ReplacementStarting, "its new process is not ready"))
-        }
+        Process::Unseen { .. } => s.wait(unseen()),
         Process::Stopping { .. } => {
             s.wait(Wait::new(Code::GracePeriod, "told to stop; its node has not said that it has"))
         }

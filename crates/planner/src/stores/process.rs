@@ -38,7 +38,8 @@ pub fn process_of(cluster: &Cluster, store: &Store) -> Process {
     let reachable = !cluster.node(instance.node).rec.is_offline();
     match instance.desired {
         Desired::Draining | Desired::Stopped => Process::Stopping { id },
-        Desired::Running if instance.is_available() && reachable => Process::Ready { id, address },
+        Desired::Running if !reachable => Process::Unseen { id },
+        Desired::Running if instance.is_available() => Process::Ready { id, address },
         Desired::Running => Process::Starting { id, address },
     }
 }

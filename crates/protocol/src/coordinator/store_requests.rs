@@ -250,7 +250,10 @@ impl Coordinator {
             return Ok(store.clone());
         }
         let instance = match process_of(&self.cluster, store) {
-            Process::Ready { id, .. } | Process::Starting { id, .. } | Process::Stopping { id } => Some(id),
+            Process::Ready { id, .. }
+            | Process::Starting { id, .. }
+            | Process::Unseen { id }
+            | Process::Stopping { id } => Some(id),
             Process::None { .. } => None,
         };
         let restart = Restart { began_at: now, why: RestartWhy::Asked, instance, stopped_at: None };

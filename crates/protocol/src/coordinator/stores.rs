@@ -205,7 +205,10 @@ impl Coordinator {
         let Some(group) = self.cluster.store_group(name.as_str()) else { return };
         let process = |store: &Store| match stores::process_of(&self.cluster, store) {
             Process::Ready { address, .. } => address,
-            Process::None { .. } | Process::Starting { .. } | Process::Stopping { .. } => None,
+            Process::None { .. }
+            | Process::Starting { .. }
+            | Process::Unseen { .. }
+            | Process::Stopping { .. } => None,
         };
         let peers = self.cluster.stores_of(name.as_str()).filter_map(process).collect();
         let record = store.as_ref().and_then(|id| self.cluster.store(id.as_str()));
@@ -213,7 +216,7 @@ impl Coordinator {
             Process::Ready { address, .. }
             | Process::Starting { address, .. }
             | Process::None { address } => address,
-            Process::Stopping { .. } => None,
+            Process::Unseen { .. } | Process::Stopping { .. } => None,
         });
         if let Some(seen) = store.as_ref().and_then(|id| self.stores.seen.get_mut(id)) {
             stores::is_asked(seen, &call);

@@ -165,3 +165,17 @@ fn a_store_that_is_chosen_to_leave_is_not_restarted_first() {
     bench.until("it is gone", |bench| bench.names().len() == 3 && bench.is_quiet());
     assert_eq!(bench.backend.of("kv-3").stage, Stage::Removed);
 }
+
+#[test]
+fn a_store_whose_node_is_silent_is_not_stopped_on_a_guess() {
+    let mut bench = Bench::with_stores(3);
+    bench.office.silence("n1");
+    bench.seconds(70);
+    bench.act("kv-0", StoreAction::Restart).unwrap();
+    bench.seconds(30);
+    assert_eq!(bench.waits("kv-0"), "volume_home_node_offline");
+    assert_eq!(bench.store("kv-0").restart.unwrap().stopped_at, None, "it may run, and lead");
+    bench.office.connect("n1");
+    bench.until("it has restarted, with its leaders elsewhere", |bench| bench.is_quiet());
+    assert!(bench.changes().contains(&"evict leaders kv-0".to_owned()));
+}
