@@ -51,6 +51,16 @@ pub fn redis() -> anyhow::Result<()> {
     })
 }
 
+/// What the example of a feed's command is written in.
+pub fn python() -> anyhow::Result<()> {
+    let calls: Installers = [
+        ("apt-get", &[&["update", "-q"], &["install", "-y", "-q", "--no-install-recommends", "python3"]]),
+        ("dnf", &[&["install", "-y", "python3"]]),
+        ("apk", &[&["add", "python3"]]),
+    ];
+    installed("Python", "a python3 on the PATH", calls, || works("python3", "--version"))
+}
+
 /// Go's registry has PD; its tags are no valid versions there. This is v8.5.5.
 const PD: &str = "github.com/tikv/pd/cmd/pd-server@9c9a8c8a2568";
 /// What that PD says it needs.

@@ -97,6 +97,7 @@ fn test(seeds: u64) -> anyhow::Result<()> {
     install::etcd()?;
     install::postgresql()?;
     install::redis()?;
+    install::python()?;
     install::pd();
     run::step("format", "cargo", &["fmt", "--all", "--check"])?;
     run::step("clippy", "cargo", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;

@@ -453,7 +453,7 @@ impl World {
     /// is down when that is decided has none to be kept away, and may come up in just that moment.
     fn check_leaders_gone(&mut self, store: &Store) {
         let Some(group) = group_of(store.group.as_str()).filter(|_| store.evictor.is_some()) else { return };
-        self.play(group);
+        self.work_on_group(group);
         let there = |other: &Store| other.identity.is_some() && other.removed_at.is_none();
         let alone = !self.mirror.stores_of(group).any(|other| other.id != store.id && there(other));
         let process = store.restart.as_ref().and_then(|restart| self.mirror.instance(restart.instance?));

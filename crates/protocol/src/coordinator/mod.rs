@@ -26,8 +26,8 @@ mod tokens;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{
-    BackendAnswer, BackendFailure, Change, Cluster, Code, Event, EventKind, Health, Instance, InstanceId,
-    Meta, NodeIx, Reason, ServiceIx, Term, Time, Txn, encode_change,
+    BackendAnswer, BackendFailure, Change, Cluster, Code, Event, EventKind, Feed, Health, Instance,
+    InstanceId, Meta, NodeIx, Reason, ServiceIx, Term, Time, Txn, encode_change,
 };
 pub use planner::drain::{
     Class, Limits as DrainLimits, Move, Paused, Preview, Status as DrainStatus, UnitStatus, class_of,
@@ -459,11 +459,7 @@ impl Coordinator {
                     self.edges_touched.extend(&nodes);
                     closed.extend(nodes);
                 }
-                Change::Feed(feed) => {
-                    self.drains_dirty |= drains;
-                    self.feeds.dirty.insert(feed.name.clone());
-                }
-                Change::FeedGone(name) => {
+                Change::Feed(Feed { name, .. }) | Change::FeedGone(name) => {
                     self.drains_dirty |= drains;
                     self.feeds.dirty.insert(name.clone());
                 }
