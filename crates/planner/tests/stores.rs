@@ -324,6 +324,9 @@ fn a_store_that_never_joined() {
         ("to go, ready, not a member", &gone, &absent, ready(OLD), "stop process"),
         ("to go, has run", &gone, &unseen, was.clone(), "members"),
         ("to go, has run, not a member", &gone, &absent, was, "record removed"),
+        ("lost, nobody knows where", &fresh, &unseen, Process::Lost, "wait store_not_joined"),
+        ("to go, lost, may be a member", &gone, &unseen, Process::Lost, "members"),
+        ("to go, lost, no member is nobody's", &gone, &absent, Process::Lost, "record removed"),
     ];
     for (case, store, seen, process, expected) in cases {
         assert_eq!(told(&decide_with(store, seen, process), store), expected, "{case}");

@@ -39,6 +39,9 @@ pub fn codes_shown(coordinator: &Coordinator, now: Time) -> BTreeSet<Code> {
         let troubles = seen.report.iter().flat_map(|report| &report.troubles);
         codes.extend(troubles.map(|trouble| trouble.code));
     }
+    for store in cluster.store_groups().flat_map(|group| cluster.stores_of(group.name.as_str())) {
+        codes.extend(coordinator.store_status(store, now).wait.map(|wait| wait.code));
+    }
     codes
 }
 

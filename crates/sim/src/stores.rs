@@ -404,7 +404,11 @@ impl World {
         let destroyed = self.mirror.store_group(store.group.as_str()).is_none_or(|group| group.destroyed);
         // One that never joined may be removed and gone in one transaction.
         let Some(identity) = store.identity.as_ref().filter(|_| !destroyed) else { return };
-        if store.removed_at.is_none() {
+        // One whose process has ended already may be removed and gone in one transaction as well.
+        let service = self.mirror.service_ix(store.group.as_str());
+        let processes = service.into_iter().flat_map(|service| self.mirror.instances_of(service));
+        let runs = processes.into_iter().any(|it| it.slot == Some(store.ordinal) && !it.is_over());
+        if store.removed_at.is_none() && runs {
             self.fail(16, format!("{id} is gone, and its backend never said that it was removed"));
         }
         let backend = group_of(store.group.as_str()).and_then(|group| self.stores.backends.get(group));

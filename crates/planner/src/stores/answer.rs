@@ -1,8 +1,10 @@
 //! What an answer of the backend changes: facts in the store's record, and what was seen of it.
 
+use std::collections::BTreeSet;
+
 use model::{
-    BackendAnswer, BackendCall, BackendFailure, BackendState, Change, Code, FailureKind, Millis, Removal,
-    Store, StoreId, Time, Trouble, Txn,
+    BackendAnswer, BackendCall, BackendFailure, BackendState, Change, Cluster, Code, FailureKind, Millis,
+    Removal, Store, StoreId, Time, Trouble, Txn,
 };
 
 use super::{Evictors, Moved, Sighting};
@@ -54,6 +56,7 @@ pub fn take_answer(
             store.trouble = store.trouble.filter(|trouble| !settles(trouble));
             seen.trouble = seen.trouble.take().filter(|trouble| !settles(trouble));
             let kept = before.trouble.as_ref().or(seen.trouble.as_ref()).cloned();
+            let answer = without_others(txn, &before, answer);
             answered(&mut store, seen, asked, answer, kept, now);
         }
         Err(failure) => failed(&mut store, seen, asked, failure, now),
@@ -65,6 +68,20 @@ pub fn take_answer(
     if store != before {
         txn.put(Change::Store(store));
     }
+}
+
+/// Of the members, those that no other store is known to be.
+fn without_others(cluster: &Cluster, store: &Store, answer: BackendAnswer) -> BackendAnswer {
+    let BackendAnswer::Members(mut members) = answer else { return answer };
+    let Some(mine) = cluster.store_group(store.group.as_str()) else {
+        return BackendAnswer::Members(members);
+    };
+    let groups = cluster.store_groups().filter(|group| group.spec.backend == mine.spec.backend);
+    let all = groups.flat_map(|group| cluster.stores_of(group.name.as_str()));
+    let others: BTreeSet<&str> =
+        all.filter(|other| other.id != store.id).filter_map(|other| other.identity.as_deref()).collect();
+    members.retain(|(_, id)| !others.contains(id.as_str()));
+    BackendAnswer::Members(members)
 }
 
 /// What only looks. A preflight is the first step of going: what it says counts as done, or as not.
@@ -88,8 +105,11 @@ fn answered(
             }
         }
         (BackendCall::Members, BackendAnswer::Members(members)) => {
+            seen.identified_at = Some(now);
+            // Where nobody knows its address, any member that is nobody else's may be it.
+            seen.absent = members.is_empty();
             let found = members.into_iter().find(|(address, _)| Some(address) == asked.address.as_ref());
-            seen.absent = found.is_none();
+            seen.absent |= found.is_none() && asked.address.is_some();
             if let Some((_, identity)) = found {
                 store.identity = Some(identity);
             }

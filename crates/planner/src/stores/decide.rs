@@ -29,6 +29,8 @@ pub enum Process {
         /// Where the last one was reached.
         address: Option<String>,
     },
+    /// Nothing of it runs. It may have run: nobody heard where it was reached, and nobody saw it end.
+    Lost,
     /// Wanted, and not ready.
     Starting {
         id: InstanceId,
@@ -213,14 +215,20 @@ fn not_joined(s: &Situation<'_>) -> Step {
             s.record(|store| store.removed_at = Some(s.now))
         }
         Process::None { address: Some(_) } if leaves => Step::Call(BackendCall::Members),
+        Process::Lost if leaves && s.seen.absent => s.record(|store| store.removed_at = Some(s.now)),
+        Process::Lost if leaves => {
+            let message = "its process was lost before anybody heard where it was reached, and its backend has a member \
+                           that no store is known to be; nothing is deleted on a guess";
+            let wait = Wait::blocker(Code::StoreNotJoined, message);
+            s.paced(s.seen.identified_at, EVICT_PACE, BackendCall::Members, wait)
+        }
         Process::Stopping { .. } => {
             s.wait(Wait::new(Code::GracePeriod, "told to stop; its node has not said that it has"))
         }
         Process::Unseen { .. } => s.wait(unseen()),
-        Process::None { .. } | Process::Starting { .. } | Process::Ready { .. } => s.wait(Wait::new(
-            Code::StoreNotJoined,
-            "its process is not ready: its backend does not know it yet",
-        )),
+        Process::None { .. } | Process::Lost | Process::Starting { .. } | Process::Ready { .. } => s.wait(
+            Wait::new(Code::StoreNotJoined, "its process is not ready: its backend does not know it yet"),
+        ),
     }
 }
 
@@ -243,6 +251,7 @@ fn unknown(s: &Situation<'_>, identity: &str) -> Step {
         }
         Process::Ready { .. }
         | Process::None { .. }
+        | Process::Lost
         | Process::Starting { .. }
         | Process::Unseen { .. }
         | Process::Stopping { .. } => s.wait(wait),
@@ -390,7 +399,7 @@ fn restart(s: &Situation<'_>, identity: &str, leaders: Count, restart: &Restart)
         Process::Stopping { .. } => {
             s.wait(Wait::new(Code::GracePeriod, "told to stop; its node has not said that it has"))
         }
-        Process::None { .. } => {
+        Process::None { .. } | Process::Lost => {
             s.wait(Wait::new(Code::ReplacementStarting, "its new process is to be placed"))
         }
     }

@@ -1,6 +1,6 @@
 //! Processes of stores: ordinary instances, each with its store's ordinal as its slot, and their volumes.
 
-use model::{Change, Cluster, Code, Desired, Instance, InstanceId, Intent, Store, Volume, VolumeId};
+use model::{Change, Cluster, Code, Desired, Exit, Instance, InstanceId, Intent, Store, Volume, VolumeId};
 
 use super::decide::Process;
 use crate::{
@@ -33,7 +33,10 @@ pub fn process_of(cluster: &Cluster, store: &Store) -> Process {
     let Some(instance) = instance_of(cluster, store) else { return Process::None { address: None } };
     let (id, address) = (instance.id, address_of(cluster, instance));
     if instance.is_over() {
-        return Process::None { address };
+        return match (address, instance.exit) {
+            (None, Some(Exit::Unknown)) => Process::Lost,
+            (address, _) => Process::None { address },
+        };
     }
     let reachable = !cluster.node(instance.node).rec.is_offline();
     match instance.desired {

@@ -30,6 +30,8 @@ pub struct FeedSeen {
     /// Why its maintainer is not where it should be, and since when.
     pub wait: Option<(Code, String, Time)>,
     order: Option<(MaintainerEpoch, Arc<Maintain>)>,
+    /// The most moves in any order that its maintainer may still act on.
+    told_moves: u32,
     sent_at: Time,
     stored_at: Time,
 }
@@ -62,6 +64,22 @@ pub(super) struct FeedDesk {
     leaving: BTreeSet<NodeIx>,
     /// Feeds that nodes have unequal shares of: they may move a few while no closed node is emptied.
     uneven: BTreeSet<FeedName>,
+}
+
+impl FeedSeen {
+    /// How many dispatchers its maintainer may have on the move, whatever it was told last: as many as some order
+    /// allowed that it may not have heard a later one of.
+    fn may_move(&self) -> u32 {
+        let moving = self.report.as_ref().map_or(0, |report| report.moving);
+        let allowed = self.order.as_ref().map_or(0, |(epoch, order)| {
+            let heard = |report: &FeedReport| report.epoch == *epoch && report.revision >= order.revision;
+            match self.report.as_ref().is_some_and(heard) {
+                true => order.moves,
+                false => self.told_moves,
+            }
+        });
+        moving.max(allowed)
+    }
 }
 
 impl Coordinator {
@@ -222,6 +240,7 @@ impl Coordinator {
             }
             None => Arc::new(next),
         };
+        seen.told_moves = seen.may_move().max(order.moves);
         seen.order = Some((maintainer.epoch, order.clone()));
         Some(order)
     }
@@ -476,20 +495,19 @@ impl Coordinator {
         }
         let total = self.feed_limits.moves_total.saturating_sub(self.feeds.asked.count() as u32);
         let share = (total / (wants.len() as u32).max(1)).max(1);
+        let held = |desk: &FeedDesk, name: &FeedName| desk.seen.get(name).map_or(0, FeedSeen::may_move);
         let effective = |desk: &FeedDesk, name: &FeedName| {
-            let seen = desk.seen.get(name);
-            let held = seen.and_then(|seen| seen.report.as_ref()).map_or(0, |report| report.moving);
-            desk.grants.get(name).copied().unwrap_or(0).max(held)
+            desk.grants.get(name).copied().unwrap_or(0).max(held(desk, name))
         };
         let mut used: u32 = self.feeds.grants.keys().map(|name| effective(&self.feeds, name)).sum();
         let idle: Vec<FeedName> =
             self.feeds.grants.keys().filter(|name| !wants.contains_key(*name)).cloned().collect();
         for name in idle {
-            // Given back at once where nothing moves any more.
-            let moving = effective(&self.feeds, &name) > self.feeds.grants.get(&name).copied().unwrap_or(0);
-            if !moving {
-                used -= self.feeds.grants.remove(&name).unwrap_or(0).min(used);
+            if self.feeds.grants.insert(name.clone(), 0) != Some(0) {
                 self.feeds.dirty.insert(name);
+            } else if held(&self.feeds, &name) == 0 {
+                // Its maintainer has heard it, and nothing moves any more.
+                self.feeds.grants.remove(&name);
             }
         }
         for (name, want) in wants {
@@ -498,7 +516,7 @@ impl Coordinator {
             let more = fair.saturating_sub(has).min(total.saturating_sub(used));
             let next = if fair < has { fair } else { has + more };
             if next != has {
-                used = used + next - has;
+                used += next.saturating_sub(effective(&self.feeds, &name));
                 self.feeds.grants.insert(name.clone(), next);
                 self.feeds.dirty.insert(name);
             }

@@ -2,8 +2,8 @@
 //! that race cannot both pass.
 
 use model::{
-    Access, Actual, AuditEntry, Change, Desired, FeedState, Instance, InstanceId, Intent, Kind, Meta, Node,
-    NodeIx, Service, ServiceName, Time, Token, Volume, spec::COUNT_MAX,
+    Access, Actual, AuditEntry, Change, Desired, Exit, FeedState, Instance, InstanceId, Intent, Kind, Meta,
+    Node, NodeIx, Service, ServiceName, Time, Token, Volume, spec::COUNT_MAX,
 };
 
 use super::{Answer, ApiError, Asked, Coordinator, ErrorKind, Request, WantedIntent};
@@ -140,6 +140,7 @@ impl Coordinator {
                 instance.order += u32::from(instance.desired != Desired::Stopped);
                 instance.desired = Desired::Stopped;
                 instance.actual = Actual::Stopped;
+                instance.exit = Some(Exit::Unknown);
                 instance.ended_at = Some(now);
                 instance.message = Some(format!("its node was confirmed dead by {who}").into());
                 txn.put(Change::Instance(instance));

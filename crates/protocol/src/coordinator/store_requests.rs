@@ -254,7 +254,7 @@ impl Coordinator {
             | Process::Starting { id, .. }
             | Process::Unseen { id }
             | Process::Stopping { id } => Some(id),
-            Process::None { .. } => None,
+            Process::None { .. } | Process::Lost => None,
         };
         let restart = Restart { began_at: now, why: RestartWhy::Asked, instance, stopped_at: None };
         Ok(Store { restart: Some(restart), trouble: None, ..store.clone() })

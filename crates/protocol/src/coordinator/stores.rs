@@ -206,6 +206,7 @@ impl Coordinator {
         let process = |store: &Store| match stores::process_of(&self.cluster, store) {
             Process::Ready { address, .. } => address,
             Process::None { .. }
+            | Process::Lost
             | Process::Starting { .. }
             | Process::Unseen { .. }
             | Process::Stopping { .. } => None,
@@ -216,7 +217,7 @@ impl Coordinator {
             Process::Ready { address, .. }
             | Process::Starting { address, .. }
             | Process::None { address } => address,
-            Process::Unseen { .. } | Process::Stopping { .. } => None,
+            Process::Lost | Process::Unseen { .. } | Process::Stopping { .. } => None,
         });
         if let Some(seen) = store.as_ref().and_then(|id| self.stores.seen.get_mut(id)) {
             stores::is_asked(seen, &call);
