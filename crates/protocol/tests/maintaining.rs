@@ -7,7 +7,7 @@ use model::{
     SpanEpoch, SpanName, SpanSet, Term, Time,
 };
 use protocol::{
-    dispatchers::Dispatchers,
+    dispatchers::{Dispatchers, TaskNews, TaskWhat},
     maintainer::{Limits, Looked, Maintainer, Output},
     message::{
         SetRevision,
@@ -180,9 +180,14 @@ fn a_node_forgets_a_feed_that_nobody_asks_about_unless_something_of_it_runs() {
         let ask = said_by_a_maintainer(PeerBody::Ask { spec, mark: None, heard: None });
         host.heard(&ask, false, &roster, Time(0));
         if runs {
-            let orders = vec![SpanOrder { span: SpanName::new("a"), what: SpanWhat::Prepare }];
-            let orders = said_by_a_maintainer(PeerBody::Orders { roster: revision(1), orders });
-            host.heard(&orders, false, &roster, Time(0));
+            let start = SpanWhat::Start { epoch: SpanEpoch(1 << 32), from: None };
+            for what in [SpanWhat::Prepare, start] {
+                let orders = vec![SpanOrder { span: SpanName::new("a"), what }];
+                let orders = said_by_a_maintainer(PeerBody::Orders { roster: revision(1), orders });
+                host.heard(&orders, false, &roster, Time(0));
+                let (feed, span) = (FeedName::new("orders"), SpanName::new("a"));
+                host.task(TaskNews { feed, span, run: 1, what: TaskWhat::Prepared }, Time(0));
+            }
         }
         for hour in 0..3 {
             host.heard(&ask, false, &roster, Time(hour * HOURS));
