@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// What is remembered of an instance.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
     service: ServiceIx,
     node: NodeIx,
@@ -26,6 +26,7 @@ struct Known {
 
 /// Follows the states of one coordinator. `observe` is called after each of its steps: a step places
 /// last, so that a new instance is judged by the state that the step ends with.
+#[derive(Clone, Debug)]
 pub struct Observer {
     instances: BTreeMap<InstanceId, Known>,
     /// Every id below was given out before, or skipped.

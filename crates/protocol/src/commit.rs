@@ -27,7 +27,7 @@ pub enum Step {
     Resign(String),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Flight {
     head: u64,
     ops: Vec<Op>,
@@ -36,7 +36,7 @@ struct Flight {
     state: FlightState,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FlightState {
     Sent,
     ReadingHead,
@@ -45,7 +45,7 @@ enum FlightState {
 }
 
 /// Groups on their way to the store.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CommitLog {
     term: Term,
     head: u64,

@@ -172,6 +172,7 @@ pub struct Seen<'a> {
     pub edge: &'a EdgeReport,
 }
 
+#[derive(Clone, Debug)]
 pub struct Coordinator {
     cluster: Cluster,
     term: Term,

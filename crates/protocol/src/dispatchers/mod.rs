@@ -86,7 +86,7 @@ pub enum Output {
 }
 
 /// One feed, as far as this node is concerned.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Hosted {
     maintainer: MaintainerEpoch,
     /// Where that maintainer is.
@@ -104,7 +104,7 @@ struct Hosted {
     timed: BTreeSet<SpanName>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Dispatchers {
     me: NodeId,
     feeds: BTreeMap<FeedName, Hosted>,
