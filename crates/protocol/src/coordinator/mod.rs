@@ -492,6 +492,11 @@ impl Coordinator {
         &self.cluster
     }
 
+    /// What was decided and is not known to be in the store, in the order in which it is written.
+    pub fn unwritten(&self) -> impl Iterator<Item = &Op> {
+        self.log.unwritten()
+    }
+
     pub fn term(&self) -> Term {
         self.term
     }

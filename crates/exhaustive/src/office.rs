@@ -1,0 +1,193 @@
+//! The coordinator's side: taking office, the store, and carrying out what a coordinator asks for.
+
+use std::sync::Arc;
+
+use checker::Observer;
+use model::{Cluster, Term, Time, decode_record, load_ranges};
+use protocol::coordinator::{
+    Asked, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored,
+};
+
+use crate::{
+    config::{Broken, TIMING},
+    world::{Ask, Held, Letter, Office, Store, World},
+};
+
+impl Store {
+    /// Fenced by the office, comparing the head.
+    fn takes(&self, term: Term, head: u64, fences: bool) -> bool {
+        (self.office == Some(term) || !fences) && self.head + 1 == head
+    }
+
+    /// The state as a coordinator loads it, through the real codec.
+    fn load(&self) -> Result<Cluster, model::CodecError> {
+        let mut cluster = Cluster::default();
+        for (from, to) in load_ranges() {
+            for (key, value) in self.records.range(from..to) {
+                let change = decode_record(&cluster, key, Some(value))?;
+                cluster.apply(&change);
+            }
+        }
+        Ok(cluster)
+    }
+}
+
+impl World {
+    pub fn take_office(&mut self) {
+        let store = self.store.get_mut();
+        store.elections += 1;
+        let term = Term(store.elections);
+        store.office = Some(term);
+        let head = store.head;
+        let cluster = match store.load() {
+            Ok(cluster) => cluster,
+            Err(error) => return self.fail(14, format!("the store cannot be loaded: {error}")),
+        };
+        let observer = Observer::new(&cluster);
+        let start = Start {
+            cluster,
+            head,
+            term,
+            timing: TIMING,
+            random: 0,
+            candidate: format!("c{term}"),
+            api: "api".to_owned(),
+            drain: self.config.limits(),
+            feeds: Default::default(),
+        };
+        let (coordinator, outputs) = Coordinator::new(start, self.time());
+        self.offices.insert(term, Held::new(Office { coordinator, observer, asks: None }));
+        self.look_at(term);
+        self.perform(term, outputs);
+        self.coordinate(term, Input::OfficeHolds { until: Time(u64::MAX) });
+    }
+
+    /// Its lease is over, and it does not know.
+    pub fn depose(&mut self) {
+        let Some(term) = self.store.get_mut().office.take() else { return };
+        let until = self.time();
+        self.coordinate(term, Input::OfficeHolds { until });
+    }
+
+    /// It is gone: its streams break, with what was on its way.
+    pub fn leave_office(&mut self, term: Term) {
+        self.offices.remove(&term);
+        if self.store.office == Some(term) {
+            self.store.get_mut().office = None;
+        }
+        let conns: Vec<u64> =
+            self.conns.iter().filter(|(_, conn)| conn.term == term).map(|(id, _)| *id).collect();
+        for conn in conns {
+            self.close(conn);
+        }
+    }
+
+    /// The coordinator's end is gone; the node sees it at once.
+    fn close(&mut self, conn: u64) {
+        self.break_conn(conn);
+        self.conns.remove(&conn);
+    }
+
+    pub fn request(&mut self, request: Request) {
+        let Some((term, _)) = self.in_office() else { return };
+        let asked = Asked { who: "operator".to_owned(), from: String::new(), request };
+        self.coordinate(term, Input::Request { id: RequestId(1), asked });
+    }
+
+    pub fn coordinate(&mut self, term: Term, input: Input) {
+        let now = self.time();
+        let Some(office) = self.offices.get_mut(&term).map(Held::get_mut) else { return };
+        let outputs = office.coordinator.handle(now, input);
+        self.look_at(term);
+        self.perform(term, outputs);
+    }
+
+    /// What its last step made of the state it believes in.
+    fn look_at(&mut self, term: Term) {
+        let now = self.time();
+        let Some(office) = self.offices.get_mut(&term).map(Held::get_mut) else { return };
+        let cluster = office.coordinator.cluster();
+        let paused = office.coordinator.drains_paused(now).is_some();
+        let mut found = office.observer.observe(cluster, paused);
+        found.extend(checker::check(cluster));
+        for violation in found {
+            self.fail(violation.invariant(), violation.to_string());
+        }
+    }
+
+    fn perform(&mut self, term: Term, outputs: Vec<Output>) {
+        for output in outputs {
+            let Some(office) = self.offices.get_mut(&term) else { return };
+            match output {
+                Output::Send { conn: ConnId(id), message } => {
+                    if let Some(conn) = self.conns.get_mut(&id).filter(|conn| !conn.broken) {
+                        conn.down.push_back(Letter::new(message, conn.machine));
+                    }
+                }
+                Output::Close { conn } => self.close(conn.0),
+                Output::Reply { .. } | Output::Event(_) => {}
+                Output::Transact { head, ops } => office.get_mut().asks = Some(Ask::Transact { head, ops }),
+                Output::ReadHead => office.get_mut().asks = Some(Ask::Head),
+                Output::Resign { .. } | Output::HandOver => self.leave_office(term),
+            }
+        }
+    }
+
+    /// The store answers what was asked. With `lost` it does not say what became of a transaction.
+    pub fn answer(&mut self, term: Term, lost: bool) {
+        let asks = self.offices.get_mut(&term).and_then(|office| office.get_mut().asks.take());
+        let input = match asks {
+            None => return,
+            Some(Ask::Head) => Input::Head { number: self.store.head, by: self.store.head_term },
+            Some(Ask::Transact { head, ops }) => {
+                let fences = self.config.broken != Some(Broken::StoreDoesNotFence);
+                let outcome = match self.store.takes(term, head, fences) {
+                    true => {
+                        self.commit(term, head, &ops);
+                        Stored::Committed
+                    }
+                    false => Stored::Refused,
+                };
+                Input::Stored(if lost { Stored::Unknown } else { outcome })
+            }
+        };
+        self.coordinate(term, input);
+    }
+
+    /// A transaction never reached the store, and nobody says so.
+    pub fn lose_request(&mut self, term: Term) {
+        if let Some(office) = self.offices.get_mut(&term) {
+            office.get_mut().asks = None;
+        }
+        self.coordinate(term, Input::Stored(Stored::Unknown));
+    }
+
+    fn commit(&mut self, term: Term, head: u64, ops: &[Op]) {
+        if term < self.store.head_term {
+            let head_term = self.store.head_term;
+            self.fail(14, format!("a write of term {term} follows one of term {head_term}"));
+        }
+        let nodes: Vec<model::Node> = self.store.mirror.nodes().map(|(_, node)| node.rec.clone()).collect();
+        for (key, value) in ops {
+            let change = match decode_record(&self.store.mirror, key, value.as_deref()) {
+                Ok(change) => change,
+                Err(error) => return self.fail(14, format!("what was written cannot be read: {error}")),
+            };
+            self.check_committed(&change);
+            let store = self.store.get_mut();
+            match value {
+                Some(value) => store.records.insert(key.clone(), Arc::from(value.as_slice())),
+                None => store.records.remove(key),
+            };
+            store.mirror.apply(&change);
+        }
+        let store = self.store.get_mut();
+        (store.head, store.head_term) = (head, term);
+        for old in nodes {
+            self.check_intent(&old);
+        }
+        for violation in checker::check(&self.store.mirror) {
+            self.fail(violation.invariant(), format!("in the store: {violation}"));
+        }
+    }
+}
