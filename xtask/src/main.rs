@@ -1,4 +1,4 @@
-//! What people run while working on Tidegate: `cargo xtask test`, `bench`, `sim`, `tidy`.
+//! What people run while working on Tidegate: `cargo xtask test`, `bench`, `sim`, `exhaust`, `tidy`.
 
 mod install;
 mod run;
@@ -54,6 +54,15 @@ enum Task {
         #[arg(long)]
         coverage: bool,
     },
+    /// Every state of a small cluster, under faults at every moment. Prints the number of states of each
+    /// search; one that finds something wrong prints how it comes to that.
+    Exhaust {
+        /// Only these searches; all of them take hours.
+        names: Vec<String>,
+        /// Print now and then how far a search is.
+        #[arg(long)]
+        progress: bool,
+    },
     /// The rules of the house: pure crates, arrows between crates, sizes, opening words.
     Tidy,
 }
@@ -63,6 +72,7 @@ fn main() -> ExitCode {
         Task::Test { seeds } => test(seeds),
         Task::Bench { filter } => bench(&filter),
         Task::Sim { seeds, seed, trace, coverage } => sim(seeds, seed, trace, coverage),
+        Task::Exhaust { names, progress } => exhaust(names, progress),
         Task::Tidy => tidy::check(),
     };
     match result {
@@ -95,6 +105,15 @@ fn bench(filter: &str) -> anyhow::Result<()> {
     install::postgresql()?;
     run::step("build", "cargo", &["build", "--release", "--package", "tidegate"])?;
     run::cargo(&["run", "--release", "--quiet", "--package", "tidegate-bench", "--", filter])
+}
+
+fn exhaust(names: Vec<String>, progress: bool) -> anyhow::Result<()> {
+    let mut args: Vec<String> =
+        ["run", "--release", "--quiet", "--package", "tidegate-exhaustive", "--"].map(String::from).to_vec();
+    args.extend(progress.then(|| "--progress".into()));
+    args.extend(names);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    run::cargo(&args)
 }
 
 fn sim(seeds: u64, seed: Option<u64>, trace: bool, coverage: bool) -> anyhow::Result<()> {

@@ -32,7 +32,7 @@ const IMPURE: [&str; 14] = [
     "static mut",
 ];
 /// Arrows point up this list only.
-const ORDER: [&str; 14] = [
+const ORDER: [&str; 15] = [
     "model",
     "planner",
     "checker",
@@ -45,6 +45,7 @@ const ORDER: [&str; 14] = [
     "worker",
     "edge",
     "sim",
+    "exhaustive",
     "tidegate",
     "bench",
 ];

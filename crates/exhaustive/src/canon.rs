@@ -10,7 +10,8 @@
 //! - the *head* of the store becomes its distance from the store's own.
 //!
 //! Left out is what nobody decides by: events and replies on their way, reasons for people, since when a
-//! node is as it is.
+//! node is as it is; and, because nothing in the model takes long to get healthy and nothing that is asked for
+//! there depends on it, since when instances exist, are healthy, and how long a rollout that is complete took.
 
 use std::{
     fmt,
@@ -115,7 +116,7 @@ pub fn fingerprint<'a>(forms: impl Iterator<Item = &'a Form> + Clone, now: u64, 
 }
 
 fn is_old(time: u64, now: u64) -> bool {
-    time != 0 && time + OLD <= now
+    time != 0 && time.saturating_add(OLD) <= now
 }
 
 fn set(term: u64, number: u64) -> u64 {
@@ -159,9 +160,8 @@ impl<'a> Scanner<'a> {
                 b'#' => self.id(),
                 b'(' | b'[' | b'{' => self.open(byte),
                 b')' | b']' | b'}' => {
-                    self.depth -= 1;
-                    self.outbox = self.outbox.filter(|depth| self.depth >= *depth);
                     self.pass(1);
+                    self.outbox = self.outbox.filter(|depth| self.depth >= *depth);
                 }
                 b'a'..=b'z' | b'A'..=b'Z' | b'_' => self.word(),
                 // How many of those that wait are left out does not show.
@@ -178,6 +178,18 @@ impl<'a> Scanner<'a> {
     }
 
     fn pass(&mut self, count: usize) {
+        for byte in &self.text[self.at..self.at + count] {
+            match byte {
+                b'(' | b'[' | b'{' => self.depth += 1,
+                b')' | b']' | b'}' => self.depth -= 1,
+                _ => {}
+            }
+        }
+        self.pass_text(count);
+    }
+
+    /// Brackets in it mean nothing.
+    fn pass_text(&mut self, count: usize) {
         self.literal.write(&self.text[self.at..self.at + count]);
         self.at += count;
     }
@@ -225,7 +237,7 @@ impl<'a> Scanner<'a> {
         while self.text[end] != b'"' {
             end += if self.text[end] == b'\\' { 2 } else { 1 };
         }
-        self.pass(end + 1 - self.at);
+        self.pass_text(end + 1 - self.at);
     }
 
     fn id(&mut self) {
@@ -246,7 +258,6 @@ impl<'a> Scanner<'a> {
             self.at += 1;
             return;
         }
-        self.depth += 1;
         self.pass(1);
         if waits {
             let term = self.whose.term;
@@ -312,7 +323,15 @@ impl<'a> Scanner<'a> {
                 self.numbered(b": ", |number| Token::Number(Kind::Id, number));
             }
             b"outbox" if self.follows(b": [") => self.outbox = Some(self.depth + 1),
-            b"reasons" | b"health_since" | b"registered_at" | b"desired_since" if self.follows(b": ") => {
+            b"reasons" | b"health_since" | b"registered_at" | b"desired_since" | b"created_at"
+            | b"in_office_since"
+                if self.follows(b": ") =>
+            {
+                self.skip();
+            }
+            b"progress_at" if self.structure == b"Rollout" => self.skip(),
+            b"healthy_since" | b"withdrawing_since" | b"healthy_for" if self.follows(b": Some(") => {
+                self.pass(b": Some(".len());
                 self.skip();
             }
             _ => {}
@@ -406,24 +425,18 @@ mod tests {
         for (text, expected) in [
             ("Up { seq: 7, body: 3 }", vec![number(Up(1), 7)]),
             ("Down { seq: 7, body: 3 }", vec![number(Down(1), 7)]),
-            ("sent: {4: Time(9), 5: Time(8)}, x: 5", vec![
-                number(Up(1), 4),
-                Token::Time(9),
-                number(Up(1), 5),
-                Token::Time(8),
-            ]),
-            ("numbers: {#1: 4, #2: 5}", vec![
-                number(Id, 1),
-                number(Status(1), 4),
-                number(Id, 2),
-                number(Status(1), 5),
-            ]),
-            ("stored: [(#1, 4), (#2, 5)]", vec![
-                number(Id, 1),
-                number(Status(1), 4),
-                number(Id, 2),
-                number(Status(1), 5),
-            ]),
+            (
+                "sent: {4: Time(9), 5: Time(8)}, x: 5",
+                vec![number(Up(1), 4), Token::Time(9), number(Up(1), 5), Token::Time(8)],
+            ),
+            (
+                "numbers: {#1: 4, #2: 5}",
+                vec![number(Id, 1), number(Status(1), 4), number(Id, 2), number(Status(1), 5)],
+            ),
+            (
+                "stored: [(#1, 4), (#2, 5)]",
+                vec![number(Id, 1), number(Status(1), 4), number(Id, 2), number(Status(1), 5)],
+            ),
             ("stored: true, order: 3", vec![]),
             ("{NodeIx(0): Session { up_seq: 3, down_seq: 4 }}", vec![number(Up(5), 3), number(Down(5), 4)]),
             ("SetRevision { term: Term(3), number: 2 }", vec![number(Set, set(3, 2))]),
@@ -434,7 +447,12 @@ mod tests {
                 vec![number(Group(2), 4), number(Conn, 9), number(Down(1), 2)],
             ),
             ("head: 3, flight: Some((4, [\"i/1\"]", vec![Token::Head(3), Token::Head(4)]),
+            (
+                "outbox: [(4, Send { conn: ConnId(9), seq: 2 }), (5, Event(Event { at: Time(3) })), (6, Close)]",
+                vec![number(Group(2), 4), number(Conn, 9), number(Down(1), 2), number(Group(2), 6)],
+            ),
             ("reasons: {1: [Time(3)]}, at: Time(4)", vec![Token::Time(4)]),
+            ("healthy_since: Some(Time(3)), created_at: Time(4), x: Time(5)", vec![Token::Time(5)]),
         ] {
             assert_eq!(tokens(text), expected, "{text}");
         }
@@ -446,8 +464,7 @@ mod tests {
             let shown = (model::Time(at), InstanceId(id), InstanceId(id + 3));
             Form::of(&shown, &Whose::default())
         };
-        let fingerprint =
-            |at, id, now| fingerprint([form(at, id)].iter(), now, 0);
+        let fingerprint = |at, id, now| fingerprint([form(at, id)].iter(), now, 0);
         assert_eq!(fingerprint(1000, 5, 2000), fingerprint(3000, 7, 4000));
         assert_ne!(fingerprint(1000, 5, 2000), fingerprint(3000, 7, 4001));
         assert_eq!(fingerprint(1, 5, 1 + OLD), fingerprint(1, 5, 2 + OLD));

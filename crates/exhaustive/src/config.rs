@@ -33,6 +33,8 @@ pub struct Config {
     pub surge: bool,
     /// The drain's deadline.
     pub deadline: Option<Millis>,
+    /// For how long nobody is in office, at most.
+    pub vacancy: Millis,
     pub budget: Budget,
     pub broken: Option<Broken>,
 }
@@ -66,7 +68,7 @@ pub struct Budget {
 pub enum Broken {
     /// Edges confirm sets before they have them in force.
     EdgeConfirmsEarly,
-    /// The store takes what a deposed coordinator writes.
+    /// The store takes what anybody writes, whatever it was written upon.
     StoreDoesNotFence,
     /// A machine that lost its stream does not dial again.
     NobodyDialsAgain,
@@ -77,7 +79,17 @@ pub enum Broken {
 impl Config {
     /// Two nodes with an edge each, and two instances with surge.
     pub fn small(name: &'static str, budget: Budget) -> Config {
-        Config { name, nodes: 2, edges: 2, count: 2, surge: true, deadline: None, budget, broken: None }
+        Config {
+            name,
+            nodes: 2,
+            edges: 2,
+            count: 2,
+            surge: true,
+            deadline: None,
+            vacancy: Millis::ZERO,
+            budget,
+            broken: None,
+        }
     }
 
     pub fn limits(&self) -> DrainLimits {

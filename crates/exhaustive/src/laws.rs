@@ -93,9 +93,8 @@ impl World {
         let Some(node) = mirror.node_by_id(old.id.as_str()).map(|entry| entry.rec.clone()) else { return };
         let last = mirror.last_drain_of(node.id.as_str()).and_then(|drain| drain.part(node.id.as_str()));
         let ending = last.and_then(|part| part.ending());
-        let last_node =
-            mirror.nodes().all(|(_, other)| other.rec.id == node.id || other.rec.is_offline());
-        let enabled = self.budget.enables < self.config.budget.enables;
+        let last_node = mirror.nodes().all(|(_, other)| other.rec.id == node.id || other.rec.is_offline());
+        let enabled = self.config.budget.enables > 0;
         let may = match (old.intent, node.intent) {
             (Intent::Drained | Intent::Stopping, Intent::Active) => {
                 last_node || enabled || ending == Some(Ending::Cancelled)

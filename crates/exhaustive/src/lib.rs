@@ -15,8 +15,10 @@ mod machine;
 mod office;
 mod search;
 mod step;
+mod suite;
 mod world;
 
 pub use config::{Broken, Budget, Config};
 pub use liveness::Distances;
 pub use search::{Broke, Outcome, beginning, explore};
+pub use suite::{broken, large, small};

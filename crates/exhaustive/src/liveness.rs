@@ -144,8 +144,7 @@ impl World {
         let mirror = &self.store.mirror;
         let here = |at: &usize| !self.is_away(*at);
         let live = (0..self.machines.len()).filter(here).flat_map(|at| &self.machines[at].slots);
-        let live: BTreeSet<InstanceId> =
-            live.filter(|(_, slot)| slot.is_live()).map(|(id, _)| *id).collect();
+        let live: BTreeSet<InstanceId> = live.filter(|(_, slot)| slot.is_live()).map(|(id, _)| *id).collect();
         let recorded = mirror.instances().filter(|instance| {
             let away = mirror.node(instance.node).rec.is_offline();
             !instance.is_over() && !away

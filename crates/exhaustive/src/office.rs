@@ -16,7 +16,7 @@ use crate::{
 impl Store {
     /// Fenced by the office, comparing the head.
     fn takes(&self, term: Term, head: u64, fences: bool) -> bool {
-        (self.office == Some(term) || !fences) && self.head + 1 == head
+        !fences || self.office == Some(term) && self.head + 1 == head
     }
 
     /// The state as a coordinator loads it, through the real codec.
@@ -37,7 +37,7 @@ impl World {
         let store = self.store.get_mut();
         store.elections += 1;
         let term = Term(store.elections);
-        store.office = Some(term);
+        (store.office, store.vacant_since) = (Some(term), None);
         let head = store.head;
         let cluster = match store.load() {
             Ok(cluster) => cluster,
@@ -64,8 +64,10 @@ impl World {
 
     /// Its lease is over, and it does not know.
     pub fn depose(&mut self) {
-        let Some(term) = self.store.get_mut().office.take() else { return };
         let until = self.time();
+        let store = self.store.get_mut();
+        let Some(term) = store.office.take() else { return };
+        store.vacant_since = Some(until);
         self.coordinate(term, Input::OfficeHolds { until });
     }
 
@@ -73,7 +75,9 @@ impl World {
     pub fn leave_office(&mut self, term: Term) {
         self.offices.remove(&term);
         if self.store.office == Some(term) {
-            self.store.get_mut().office = None;
+            let now = self.time();
+            let store = self.store.get_mut();
+            (store.office, store.vacant_since) = (None, Some(now));
         }
         let conns: Vec<u64> =
             self.conns.iter().filter(|(_, conn)| conn.term == term).map(|(id, _)| *id).collect();

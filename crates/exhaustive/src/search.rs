@@ -8,7 +8,7 @@ use std::{
 
 use model::ServiceName;
 use protocol::coordinator::{Apply, Request};
-use stateright::{Checker, Model, Property, report::WriteReporter};
+use stateright::{Checker, HasDiscoveries, Model, Property, report::WriteReporter};
 
 use crate::{
     config::{Budget, Config},
@@ -73,7 +73,8 @@ pub struct Broke {
 
 /// Everything is as asked, nothing is on its way, and the same happens again and again.
 pub fn beginning(config: &Arc<Config>) -> World {
-    let mut world = World::new(config.clone());
+    let sound = Arc::new(Config { broken: None, ..(**config).clone() });
+    let mut world = World::new(sound);
     world.take_office();
     for machine in 0..config.nodes {
         world.start_daemon(machine);
@@ -85,7 +86,7 @@ pub fn beginning(config: &Arc<Config>) -> World {
     world = run_until(world, |world| world.flags().right);
     let mut seen = HashSet::new();
     world = run_until(world, |world| world.flags().right && !seen.insert(world.fingerprint()));
-    world.budget = config.budget;
+    (world.budget, world.config) = (config.budget, config.clone());
     world.seal();
     world
 }
@@ -152,10 +153,18 @@ impl Model for Search {
             Property::always("17 nothing is stopped because a record is absent", holds::<17>),
             Property::always("18 nobody is always due", holds::<18>),
             Property::always("the model carries out all that is asked of it", holds::<0>),
-            Property::always(HUNTED, |search: &Search, state: &State| search.hunted != Some(state.0.fingerprint())),
-            Property::sometimes("a drain ends drained", |_: &Search, state: &State| ended(state, model::Ending::Drained)),
-            Property::sometimes("a drain ends cancelled", |_: &Search, state: &State| ended(state, model::Ending::Cancelled)),
-            Property::sometimes("a drain ends node_lost", |_: &Search, state: &State| ended(state, model::Ending::NodeLost)),
+            Property::always(HUNTED, |search: &Search, state: &State| {
+                search.hunted != Some(state.0.fingerprint())
+            }),
+            Property::sometimes("a drain ends drained", |_: &Search, state: &State| {
+                ended(state, model::Ending::Drained)
+            }),
+            Property::sometimes("a drain ends cancelled", |_: &Search, state: &State| {
+                ended(state, model::Ending::Cancelled)
+            }),
+            Property::sometimes("a drain ends node_lost", |_: &Search, state: &State| {
+                ended(state, model::Ending::NodeLost)
+            }),
         ]
     }
 }
@@ -195,7 +204,8 @@ pub fn explore(config: Config, threads: usize, progress: bool) -> Outcome {
     let first = State(Arc::new(beginning(&config)));
     let graph = Arc::new(Mutex::new(Graph::default()));
     let search = Search { first: first.clone(), graph: graph.clone(), hunted: None, keeps: true };
-    let checker = search.checker().threads(threads).spawn_bfs();
+    let any = HasDiscoveries::AnyFailures;
+    let checker = search.checker().threads(threads).finish_when(any).spawn_bfs();
     let checker = match progress {
         true => checker.join_and_report(&mut WriteReporter::new(&mut std::io::stderr())),
         false => checker.join(),
@@ -234,7 +244,8 @@ pub fn explore(config: Config, threads: usize, progress: bool) -> Outcome {
 fn way_to(first: State, stuck: Stuck, threads: usize) -> Broke {
     let graph = Arc::new(Mutex::new(Graph::default()));
     let search = Search { first, graph, hunted: Some(stuck.state), keeps: false };
-    let checker = search.checker().threads(threads).spawn_bfs().join();
+    let any = HasDiscoveries::AnyFailures;
+    let checker = search.checker().threads(threads).finish_when(any).spawn_bfs().join();
     let found: HashMap<_, _> = checker.discoveries();
     let path = found.into_iter().find(|(name, _)| *name == HUNTED).map(|(_, path)| path);
     let why = path.as_ref().and_then(|path| path.last_state().0.what_is_wrong());

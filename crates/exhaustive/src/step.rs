@@ -3,11 +3,12 @@
 use model::{InstanceId, Intent, Term, Time};
 use protocol::{
     coordinator::{ConnId, DrainRequest, Input, Request, WantedIntent},
+    message::DownBody,
     node,
 };
 
 use crate::{
-    config::Broken,
+    config::{Broken, Budget},
     world::{Ask, Proc, World},
 };
 
@@ -105,12 +106,79 @@ impl World {
             return;
         }
         self.soon(out);
-        if out.is_empty() && self.next_wake().is_some() {
+        if let Some((first, machine)) = self.commutes(out) {
+            out.clear();
+            out.push(first);
+            return self.faults_of(machine, out);
+        }
+        if out.is_empty() && self.next_wake().is_some() && !self.is_vacant_too_long() {
             out.push(Action::Advance);
         }
         self.sometime(out);
         self.requests(out);
         self.faults(out);
+    }
+
+    fn is_vacant_too_long(&self) -> bool {
+        let vacant = self.store.vacant_since.map(|since| self.time().since(since));
+        vacant.is_some_and(|vacant| vacant >= self.config.vacancy)
+    }
+
+    /// Nobody breaks a stream any more, but for those who go with their machine.
+    fn streams_hold(&self) -> bool {
+        let Budget { office_crashes, depositions, breaks, .. } = self.budget;
+        office_crashes + depositions + breaks == 0
+            && self.offices.len() == 1
+            && self.store.office.is_some()
+            && self.config.broken.is_none()
+    }
+
+    /// A message to a node that has nothing else to do, or its dialling: it may as well come before all
+    /// else.
+    ///
+    /// Until it comes, nothing that others do concerns that node, but for putting more messages behind this
+    /// one; and this one does not concern them, but for putting messages behind theirs. Whatever they do
+    /// first, the same follows. What the machine itself may suffer meanwhile is looked at as well; that
+    /// concerns others only by what it has sent, so that nothing of it may be on its way then.
+    ///
+    /// Nothing that is wrong is missed by it either: a lease and an order to stop only make the laws
+    /// stricter. Sets and duties make them laxer, and so have their turn at every moment.
+    fn commutes(&self, soon: &[Action]) -> Option<(Action, usize)> {
+        if !self.streams_hold() {
+            return None;
+        }
+        let suffers = self.budget.daemon_crashes + self.budget.machine_crashes + self.budget.cuts > 0;
+        let concerns = |action: &Action| match action {
+            Action::Down(id) => self.conns.get(id).map(|conn| conn.machine),
+            Action::Born(at, _) | Action::Exit(at, _) | Action::Keeper(at, _) | Action::TickDaemon(at) => {
+                Some(*at)
+            }
+            Action::Dial { machine, .. } => Some(*machine),
+            _ => None,
+        };
+        (0..self.machines.len()).find_map(|machine| {
+            let mut own = soon.iter().filter(|action| concerns(action) == Some(machine));
+            let (Some(only), None) = (own.next(), own.next()) else { return None };
+            let id = match only {
+                Action::Down(id) => id,
+                // Without a stream nothing reaches it.
+                Action::Dial { .. } => return Some((*only, machine)),
+                _ => return None,
+            };
+            // A coordinator closes a stream only for another of the same node.
+            let streams = self.conns.values().filter(|conn| conn.machine == machine).count();
+            let conn = self.conns.get(id).filter(|conn| streams == 1 && (conn.up.is_empty() || !suffers))?;
+            let stricter = match conn.down.front()?.message.body {
+                DownBody::Welcome(_) | DownBody::Answer(_) | DownBody::Orders(_) => true,
+                DownBody::Refused { .. }
+                | DownBody::Sets(_)
+                | DownBody::Roster(_)
+                | DownBody::Feeds(_)
+                | DownBody::Duty(_)
+                | DownBody::Leave => false,
+            };
+            stricter.then_some((*only, machine))
+        })
     }
 
     /// What happens before time passes.
@@ -197,7 +265,14 @@ impl World {
             let whole = self.conns.iter().filter(|(_, conn)| !conn.broken);
             out.extend(whole.map(|(id, _)| Action::Break(*id)));
         }
-        for (at, machine) in self.machines.iter().enumerate().filter(|(_, m)| m.daemon.is_some()) {
+        for machine in 0..self.machines.len() {
+            self.faults_of(machine, out);
+        }
+    }
+
+    fn faults_of(&self, at: usize, out: &mut Vec<Action>) {
+        let (budget, machine) = (&self.budget, &self.machines[at]);
+        if machine.daemon.is_some() {
             out.extend((budget.daemon_crashes > 0).then_some(Action::CrashDaemon(at)));
             out.extend((budget.machine_crashes > 0).then_some(Action::CrashMachine(at)));
             out.extend((budget.cuts > 0 && !machine.cut).then_some(Action::Cut(at)));
@@ -226,8 +301,25 @@ impl World {
     pub fn after(&self, action: Action) -> World {
         let mut next = self.clone();
         next.happen(action);
+        next.forget_what_cannot_be();
         next.seal();
         next
+    }
+
+    /// What can never be asked for again makes no difference any more.
+    fn forget_what_cannot_be(&mut self) {
+        if self.budget.drains > 0 || self.budget.cancels + self.budget.enables == 0 {
+            return;
+        }
+        let believed = self.offices.values().map(|office| office.coordinator.cluster());
+        let nodes = believed.chain([&self.store.mirror]).filter_map(|cluster| cluster.node_by_id("n0"));
+        let (mut drains, mut closed) = (false, false);
+        for node in nodes {
+            drains |= node.drain.is_some();
+            closed |= node.is_closed();
+        }
+        self.budget.cancels *= u8::from(drains);
+        self.budget.enables *= u8::from(closed);
     }
 
     fn happen(&mut self, action: Action) {
@@ -235,7 +327,8 @@ impl World {
             Action::Store(term) => self.answer(term, false),
             Action::Up(id) => {
                 let conn = self.conns.get_mut(&id);
-                let Some((term, letter)) = conn.and_then(|conn| Some((conn.term, conn.up.pop_front()?))) else {
+                let Some((term, letter)) = conn.and_then(|conn| Some((conn.term, conn.up.pop_front()?)))
+                else {
                     return;
                 };
                 let message = (*letter.message).clone();
@@ -243,7 +336,8 @@ impl World {
             }
             Action::Down(id) => {
                 let conn = self.conns.get_mut(&id);
-                let Some((machine, letter)) = conn.and_then(|conn| Some((conn.machine, conn.down.pop_front()?)))
+                let Some((machine, letter)) =
+                    conn.and_then(|conn| Some((conn.machine, conn.down.pop_front()?)))
                 else {
                     return;
                 };

@@ -79,6 +79,8 @@ pub struct Store {
     pub head_term: Term,
     /// Who holds the office.
     pub office: Option<Term>,
+    /// Since when nobody does.
+    pub vacant_since: Option<Time>,
     pub elections: u64,
     pub mirror: Cluster,
 }
@@ -197,6 +199,7 @@ impl World {
                 head: 0,
                 head_term: Term(0),
                 office: None,
+                vacant_since: None,
                 elections: 0,
                 mirror: Cluster::default(),
             }),
@@ -280,7 +283,7 @@ impl World {
 impl Store {
     fn shown(&self) -> Form {
         let whose = Whose::default();
-        Form::of(&(&self.mirror, self.office, self.elections, self.head_term), &whose)
+        Form::of(&(&self.mirror, self.office, self.vacant_since, self.elections, self.head_term), &whose)
     }
 }
 
@@ -289,8 +292,8 @@ impl Office {
     fn shown(&self, term: Term) -> Form {
         let cluster = self.coordinator.cluster();
         let machine = |id: &model::NodeId| id.as_str()[1..].parse().unwrap_or(0);
-        let machines = (0..cluster.nodes().count() as u32)
-            .map(|ix| machine(&cluster.node(model::NodeIx(ix)).rec.id));
+        let machines =
+            (0..cluster.nodes().count() as u32).map(|ix| machine(&cluster.node(model::NodeIx(ix)).rec.id));
         let whose = Whose { term: term.0, machines: machines.collect(), ..Whose::default() };
         let mut form = Form::of(&self.coordinator, &whose);
         for (key, value) in self.coordinator.unwritten() {
