@@ -33,6 +33,9 @@ pub struct Config {
     pub surge: bool,
     /// The drain's deadline.
     pub deadline: Option<Millis>,
+    /// A machine that is gone starts again only when nothing is on its way: starting takes longer than
+    /// messages do. Otherwise at any moment.
+    pub slow_starts: bool,
     /// For how long nobody is in office, at most.
     pub vacancy: Millis,
     pub budget: Budget,
@@ -86,6 +89,7 @@ impl Config {
             count: 2,
             surge: true,
             deadline: None,
+            slow_starts: true,
             vacancy: Millis::ZERO,
             budget,
             broken: None,

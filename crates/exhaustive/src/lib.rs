@@ -7,6 +7,7 @@
 //! *Invariant:* nothing here decides what a cluster does. What happens is what `protocol` says; the search
 //! only chooses what happens next.
 
+mod agree;
 mod canon;
 mod config;
 mod laws;
@@ -18,6 +19,7 @@ mod step;
 mod suite;
 mod world;
 
+pub use agree::futures_agree;
 pub use config::{Broken, Budget, Config};
 pub use liveness::Distances;
 pub use search::{Broke, Outcome, beginning, explore};

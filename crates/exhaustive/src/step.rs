@@ -228,13 +228,15 @@ impl World {
     }
 
     fn sometime(&self, out: &mut Vec<Action>) {
+        let quiet = out.iter().all(|action| *action == Action::Advance);
         if self.store.office.is_none() {
             out.push(Action::TakeOffice);
         }
         let deposed = self.offices.keys().filter(|term| self.store.office != Some(**term));
         out.extend(deposed.map(|term| Action::StepDown(*term)));
         for (at, machine) in self.machines.iter().enumerate() {
-            out.extend(machine.daemon.is_none().then_some(Action::Restart(at)));
+            let starts = machine.daemon.is_none() && (quiet || !self.config.slow_starts);
+            out.extend(starts.then_some(Action::Restart(at)));
             out.extend(machine.cut.then_some(Action::Heal(at)));
             let late = machine.daemon.as_ref().is_some_and(|daemon| !daemon.late.is_empty());
             out.extend(late.then_some(Action::LateSets(at)));

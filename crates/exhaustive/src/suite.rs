@@ -26,38 +26,50 @@ fn one_edge(name: &'static str, budget: Budget) -> Config {
     Config { edges: 1, ..Config::small(name, budget) }
 }
 
-/// Each of these fits into minutes.
+/// As above, with one instance, which is on the node that is drained.
+fn one_unit(name: &'static str, budget: Budget) -> Config {
+    Config { count: 1, ..one_edge(name, budget) }
+}
+
+/// Each of these takes minutes at most.
 pub fn small() -> Vec<Config> {
+    let crash = Budget { office_crashes: 1, ..ONCE };
     vec![
         Config::small("cancel", DRAIN),
         Config::small("enable", Budget { enables: 1, ..ONCE }),
         one_edge("answer", Budget { lost_answers: 1, ..ONCE }),
         one_edge("stream", Budget { breaks: 1, ..ONCE }),
-        one_edge("coordinator", Budget { office_crashes: 1, ..ONCE }),
-        one_edge("machine", Budget { machine_crashes: 1, ..ONCE }),
-        one_edge("daemon", Budget { daemon_crashes: 1, ..ONCE }),
+        one_edge("coordinator", crash),
         Config { surge: false, ..one_edge("fenced", DRAIN) },
+        Config { nodes: 3, ..one_edge("three nodes", ONCE) },
+        one_unit("one unit machine", Budget { machine_crashes: 1, ..ONCE }),
+        one_unit("one unit daemon", Budget { daemon_crashes: 1, ..ONCE }),
+        one_unit("one unit cut", Budget { cuts: 1, ..ONCE }),
+        one_edge("cancel coordinator", Budget { cancels: 1, ..crash }),
+        one_edge("machine", Budget { machine_crashes: 1, ..ONCE }),
     ]
 }
 
 /// Each of these takes from many minutes to hours.
 pub fn large() -> Vec<Config> {
-    let crashes = Budget { office_crashes: 1, ..DRAIN };
+    let crash = Budget { office_crashes: 1, ..ONCE };
     let cut = Budget { cuts: 1, ..ONCE };
+    let daemon = Budget { daemon_crashes: 1, ..ONCE };
     vec![
+        one_edge("daemon", daemon),
         one_edge("cut", cut),
         one_edge("deposed", Budget { depositions: 1, ..ONCE }),
         one_edge("cancel stream", Budget { breaks: 1, ..DRAIN }),
-        one_edge("cancel coordinator", crashes),
         one_edge("cancel machine", Budget { machine_crashes: 1, ..DRAIN }),
+        Config { slow_starts: false, ..one_edge("machine at once", Budget { machine_crashes: 1, ..ONCE }) },
         Config { deadline: Some(Millis::secs(30)), ..one_edge("deadline cut", cut) },
         Config { surge: false, ..one_edge("fenced cut", cut) },
-        Config { surge: false, ..one_edge("fenced daemon", Budget { daemon_crashes: 1, ..ONCE }) },
-        Config { vacancy: Millis::secs(30), ..one_edge("vacancy", Budget { office_crashes: 1, ..ONCE }) },
-        Config::small("two edges coordinator", Budget { office_crashes: 1, ..ONCE }),
-        Config { nodes: 3, ..one_edge("three nodes", DRAIN) },
-        Config { nodes: 3, ..one_edge("three nodes coordinator", Budget { office_crashes: 1, ..ONCE }) },
-        one_edge("everything", Budget { machine_crashes: 1, ..crashes }),
+        Config { surge: false, ..one_edge("fenced daemon", daemon) },
+        Config { vacancy: Millis::secs(30), ..one_edge("vacancy", crash) },
+        Config::small("two edges coordinator", crash),
+        Config { nodes: 3, ..one_edge("three nodes coordinator", crash) },
+        one_unit("one unit everything", Budget { cancels: 1, machine_crashes: 1, ..crash }),
+        one_edge("everything", Budget { cancels: 1, machine_crashes: 1, ..crash }),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! The smaller searches, to their end; the larger ones are `cargo xtask exhaust`.
 
-use exhaustive::{Config, Outcome, broken, explore, small};
+use exhaustive::{Config, Outcome, broken, explore, futures_agree, small};
 
 fn search(config: Config) -> Outcome {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -34,6 +34,12 @@ fn a_drain_that_may_be_cancelled_at_any_moment_holds_all_that_must_hold() {
 #[test]
 fn a_node_that_is_opened_again_after_its_drain_gets_its_share_back() {
     assert!(assert_holds("enable").unique > 2000);
+}
+
+#[test]
+fn what_counts_as_one_state_has_one_future() {
+    let config = small().into_iter().find(|config| config.name == "answer").unwrap();
+    assert!(futures_agree(config).unwrap() > 500);
 }
 
 #[test]

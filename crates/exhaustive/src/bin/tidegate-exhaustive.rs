@@ -2,12 +2,13 @@
 
 use std::{process::ExitCode, time::Instant};
 
-use exhaustive::{Config, broken, explore, large, small};
+use exhaustive::{Config, broken, explore, futures_agree, large, small};
 
 fn main() -> ExitCode {
     let mut names: Vec<String> = std::env::args().skip(1).collect();
     let progress = names.iter().any(|name| name == "--progress");
-    names.retain(|name| name != "--progress");
+    let agree = names.iter().any(|name| name == "--agree");
+    names.retain(|name| !name.starts_with("--"));
     let named = |config: &Config| names.is_empty() || names.iter().any(|name| name == config.name);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut all_hold = true;
@@ -19,6 +20,12 @@ fn main() -> ExitCode {
     let broken = broken().into_iter().map(|(config, _)| config).filter(|_| !names.is_empty());
     for config in small().into_iter().chain(large()).chain(broken).filter(named) {
         let (name, began) = (config.name, Instant::now());
+        if agree {
+            let agreed = futures_agree(config);
+            all_hold &= agreed.is_ok();
+            println!("{name:<28} {agreed:?} {:>9.1}", began.elapsed().as_secs_f64());
+            continue;
+        }
         let outcome = explore(config, threads, progress);
         let seconds = began.elapsed().as_secs_f64();
         let (unique, steps, depth) = (outcome.unique, outcome.steps, outcome.depth);
