@@ -1,4 +1,4 @@
-//! The smaller searches, to their end; the larger ones are `cargo xtask exhaust`.
+//! The smallest searches, to their end; the others are `cargo xtask exhaust`.
 
 use exhaustive::{Config, Outcome, broken, explore, futures_agree, small};
 
@@ -34,6 +34,11 @@ fn a_drain_that_may_be_cancelled_at_any_moment_holds_all_that_must_hold() {
 #[test]
 fn a_node_that_is_opened_again_after_its_drain_gets_its_share_back() {
     assert!(assert_holds("enable").unique > 2000);
+}
+
+#[test]
+fn a_coordinator_that_dies_at_any_moment_of_a_drain_is_replaced_by_one_that_ends_it() {
+    assert!(assert_holds("coordinator").unique > 20_000);
 }
 
 #[test]
