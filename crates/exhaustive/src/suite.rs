@@ -44,9 +44,7 @@ pub fn small() -> Vec<Config> {
         Config { nodes: 3, ..one_edge("three nodes", ONCE) },
         one_unit("one unit machine", Budget { machine_crashes: 1, ..ONCE }),
         one_unit("one unit daemon", Budget { daemon_crashes: 1, ..ONCE }),
-        one_unit("one unit cut", Budget { cuts: 1, ..ONCE }),
         one_edge("cancel coordinator", Budget { cancels: 1, ..crash }),
-        one_edge("machine", Budget { machine_crashes: 1, ..ONCE }),
     ]
 }
 
@@ -56,6 +54,8 @@ pub fn large() -> Vec<Config> {
     let cut = Budget { cuts: 1, ..ONCE };
     let daemon = Budget { daemon_crashes: 1, ..ONCE };
     vec![
+        one_unit("one unit cut", cut),
+        one_edge("machine", Budget { machine_crashes: 1, ..ONCE }),
         one_edge("daemon", daemon),
         one_edge("cut", cut),
         one_edge("deposed", Budget { depositions: 1, ..ONCE }),
