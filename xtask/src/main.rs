@@ -62,6 +62,9 @@ enum Task {
         /// Print now and then how far a search is.
         #[arg(long)]
         progress: bool,
+        /// Try instead whether what counts as one state has one future.
+        #[arg(long)]
+        agree: bool,
     },
     /// The rules of the house: pure crates, arrows between crates, sizes, opening words.
     Tidy,
@@ -72,7 +75,7 @@ fn main() -> ExitCode {
         Task::Test { seeds } => test(seeds),
         Task::Bench { filter } => bench(&filter),
         Task::Sim { seeds, seed, trace, coverage } => sim(seeds, seed, trace, coverage),
-        Task::Exhaust { names, progress } => exhaust(names, progress),
+        Task::Exhaust { names, progress, agree } => exhaust(names, progress, agree),
         Task::Tidy => tidy::check(),
     };
     match result {
@@ -107,10 +110,11 @@ fn bench(filter: &str) -> anyhow::Result<()> {
     run::cargo(&["run", "--release", "--quiet", "--package", "tidegate-bench", "--", filter])
 }
 
-fn exhaust(names: Vec<String>, progress: bool) -> anyhow::Result<()> {
+fn exhaust(names: Vec<String>, progress: bool, agree: bool) -> anyhow::Result<()> {
     let mut args: Vec<String> =
         ["run", "--release", "--quiet", "--package", "tidegate-exhaustive", "--"].map(String::from).to_vec();
     args.extend(progress.then(|| "--progress".into()));
+    args.extend(agree.then(|| "--agree".into()));
     args.extend(names);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     run::cargo(&args)
