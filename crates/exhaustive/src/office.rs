@@ -187,6 +187,8 @@ impl World {
         }
         let store = self.store.get_mut();
         (store.head, store.head_term) = (head, term);
+        // One that was only not heard of counts like one that is gone.
+        self.harmed |= self.store.mirror.nodes().any(|(_, node)| node.rec.is_offline());
         for old in nodes {
             self.check_intent(&old);
         }

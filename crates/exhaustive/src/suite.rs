@@ -45,6 +45,7 @@ pub fn small() -> Vec<Config> {
         one_unit("one unit machine", Budget { machine_crashes: 1, ..ONCE }),
         one_unit("one unit daemon", Budget { daemon_crashes: 1, ..ONCE }),
         one_edge("cancel coordinator", Budget { cancels: 1, ..crash }),
+        one_edge("machine", Budget { machine_crashes: 1, ..ONCE }),
     ]
 }
 
@@ -55,7 +56,6 @@ pub fn large() -> Vec<Config> {
     let daemon = Budget { daemon_crashes: 1, ..ONCE };
     vec![
         one_unit("one unit cut", cut),
-        one_edge("machine", Budget { machine_crashes: 1, ..ONCE }),
         one_edge("daemon", daemon),
         one_edge("cut", cut),
         one_edge("deposed", Budget { depositions: 1, ..ONCE }),
