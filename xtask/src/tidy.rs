@@ -46,6 +46,7 @@ const ORDER: [&str; 15] = [
     "worker",
     "edge",
     "sim",
+    "exhaustive",
     "tidegate",
     "bench",
 ];
