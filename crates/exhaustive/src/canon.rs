@@ -12,6 +12,7 @@
 //! Left out is what nobody decides by: events and replies on their way, reasons for people, since when a
 //! node is as it is; and, because nothing in the model takes long to get healthy and nothing that is asked for
 //! there depends on it, since when instances exist, are healthy, and how long a rollout that is complete took.
+//! When a node next looks for feeds to forget is left out as well: there are no feeds.
 
 use std::{
     fmt,
@@ -324,7 +325,7 @@ impl<'a> Scanner<'a> {
             }
             b"outbox" if self.follows(b": [") => self.outbox = Some(self.depth + 1),
             b"reasons" | b"health_since" | b"registered_at" | b"desired_since" | b"created_at"
-            | b"in_office_since"
+            | b"in_office_since" | b"forget_at"
                 if self.follows(b": ") =>
             {
                 self.skip();
@@ -452,6 +453,7 @@ mod tests {
                 vec![number(Group(2), 4), number(Conn, 9), number(Down(1), 2), number(Group(2), 6)],
             ),
             ("reasons: {1: [Time(3)]}, at: Time(4)", vec![Token::Time(4)]),
+            ("forget_at: Time(3), at: Time(4)", vec![Token::Time(4)]),
             ("healthy_since: Some(Time(3)), created_at: Time(4), x: Time(5)", vec![Token::Time(5)]),
         ] {
             assert_eq!(tokens(text), expected, "{text}");
