@@ -436,9 +436,7 @@ impl Coordinator {
         let drains = self.cluster.drains().rev().any(model::Drain::is_unfinished);
         for change in changes {
             match change {
-                Change::Instance(instance) => {
-                    closed.extend(self.take_note_of(instance, drains));
-                }
+                Change::Instance(instance) => closed.extend(self.take_note_of(instance, drains)),
                 Change::InstanceGone(id) => {
                     self.draining.remove(id);
                     self.sets.forget(*id);
