@@ -1,4 +1,4 @@
-//! What people run while working on Tidegate: `cargo xtask test`, `bench`, `sim`, `tidy`.
+//! What people run while working on Tidegate: `cargo xtask test`, `bench`, `sim`, `exhaust`, `tidy`.
 
 mod install;
 mod run;
@@ -63,6 +63,18 @@ enum Task {
         #[arg(long)]
         coverage: bool,
     },
+    /// Every state of a small cluster, under faults at every moment. Prints the number of states of each
+    /// search; one that finds something wrong prints how it comes to that.
+    Exhaust {
+        /// Only these searches; all of them take hours.
+        names: Vec<String>,
+        /// Print now and then how far a search is.
+        #[arg(long)]
+        progress: bool,
+        /// Try instead whether what counts as one state has one future.
+        #[arg(long)]
+        agree: bool,
+    },
     /// The rules of the house: pure crates, arrows between crates, sizes, opening words.
     Tidy,
 }
@@ -82,6 +94,7 @@ fn main() -> ExitCode {
             args.extend(coverage.then(|| "--coverage".to_owned()));
             sim(&args)
         }
+        Task::Exhaust { names, progress, agree } => exhaust(names, progress, agree),
         Task::Tidy => tidy::check(),
     };
     match result {
@@ -118,6 +131,16 @@ fn bench(filter: &str) -> anyhow::Result<()> {
     install::redis()?;
     run::step("build", "cargo", &["build", "--release", "--package", "tidegate"])?;
     run::cargo(&["run", "--release", "--quiet", "--package", "tidegate-bench", "--", filter])
+}
+
+fn exhaust(names: Vec<String>, progress: bool, agree: bool) -> anyhow::Result<()> {
+    let mut args: Vec<String> =
+        ["run", "--release", "--quiet", "--package", "tidegate-exhaustive", "--"].map(String::from).to_vec();
+    args.extend(progress.then(|| "--progress".into()));
+    args.extend(agree.then(|| "--agree".into()));
+    args.extend(names);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    run::cargo(&args)
 }
 
 fn sim(args: &[String]) -> anyhow::Result<()> {

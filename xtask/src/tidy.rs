@@ -32,7 +32,7 @@ const IMPURE: [&str; 14] = [
     "static mut",
 ];
 /// Arrows point up this list only.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 16] = [
     "model",
     "planner",
     "checker",
@@ -46,6 +46,7 @@ const ORDER: [&str; 15] = [
     "worker",
     "edge",
     "sim",
+    "exhaustive",
     "tidegate",
     "bench",
 ];

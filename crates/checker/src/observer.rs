@@ -35,6 +35,7 @@ pub struct Step<'a> {
 
 /// Follows one coordinator, change by change: a step decides several things, each by what the one before has
 /// left. What only holds once a step is through is judged by the state that it ends with.
+#[derive(Clone, Debug)]
 pub struct Observer {
     /// The state, made from the changes alone.
     cluster: Cluster,

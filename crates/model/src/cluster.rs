@@ -1,6 +1,9 @@
 //! The records with their indexes, and `apply`, the only place that mutates them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use crate::{
     AuditEntry, Change, Drain, DrainState, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeDrain,
@@ -88,7 +91,7 @@ impl ServiceEntry {
 }
 
 /// Everything that is stored, in memory.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Cluster {
     meta: Meta,
     nodes: Vec<NodeEntry>,
@@ -104,6 +107,27 @@ pub struct Cluster {
     stores: StoreTable,
     tokens: TokenTable,
     place: PlaceIndex,
+}
+
+/// The records. The indexes follow from them, and the audit log from nothing that anybody decides by.
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<(NodeIx, &Node)> = self.nodes().map(|(ix, node)| (ix, &node.rec)).collect();
+        let services: Vec<(ServiceIx, &Service)> = self.services().map(|(ix, s)| (ix, &s.rec)).collect();
+        let served: Vec<u64> = self.services().map(|(_, entry)| entry.served).collect();
+        f.debug_struct("Cluster")
+            .field("meta", &self.meta)
+            .field("nodes", &nodes)
+            .field("services", &services)
+            .field("served", &served)
+            .field("instances", &self.instances().collect::<Vec<_>>())
+            .field("volumes", &self.volumes)
+            .field("drains", &self.drains)
+            .field("feeds", &self.feeds().collect::<Vec<_>>())
+            .field("stores", &self.stores)
+            .field("tokens", &self.tokens)
+            .finish()
+    }
 }
 
 impl Cluster {

@@ -5,7 +5,7 @@
 //! a transaction whose answer was lost may still land later, and comparing the head makes that
 //! harmless.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, fmt};
 
 use model::Term;
 
@@ -27,7 +27,7 @@ pub enum Step {
     Resign(String),
 }
 
-#[derive(Debug)]
+#[derive(Clone)]
 struct Flight {
     head: u64,
     ops: Vec<Op>,
@@ -36,7 +36,7 @@ struct Flight {
     state: FlightState,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FlightState {
     Sent,
     ReadingHead,
@@ -45,7 +45,7 @@ enum FlightState {
 }
 
 /// Groups on their way to the store.
-#[derive(Debug)]
+#[derive(Clone)]
 pub struct CommitLog {
     term: Term,
     head: u64,
@@ -162,6 +162,12 @@ impl CommitLog {
         self.flight.as_ref().is_some_and(|flight| flight.state == FlightState::Held)
     }
 
+    /// What is not known to be in the store, in the order in which it is written.
+    pub fn unwritten(&self) -> impl Iterator<Item = &Op> {
+        let waits = self.queue.iter().flat_map(|(_, ops)| ops);
+        self.flight.iter().flat_map(|flight| &flight.ops).chain(waits)
+    }
+
     fn landed(&mut self) {
         if let Some(flight) = self.flight.take() {
             self.head = flight.head;
@@ -169,6 +175,28 @@ impl CommitLog {
         }
     }
 }
+
+/// What is written is bytes: its keys say which records are on their way.
+impl fmt::Debug for CommitLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = |ops: &[Op]| ops.iter().map(|op| op.0.clone()).collect::<Vec<String>>();
+        let waits = self.queue.iter().map(|(group, ops)| (Group(*group), keys(ops)));
+        let flight = self.flight.as_ref();
+        f.debug_struct("CommitLog")
+            .field("term", &self.term)
+            .field("head", &self.head)
+            .field("queue", &waits.collect::<Vec<_>>())
+            .field("next_group", &Group(self.next_group))
+            .field("committed", &Group(self.committed))
+            .field("flight", &flight.map(|f| (f.head, keys(&f.ops), Group(f.through), f.state)))
+            .finish()
+    }
+}
+
+/// A group's number, told from others where it is shown.
+#[derive(Debug)]
+#[expect(dead_code, reason = "it is shown")]
+struct Group(u64);
 
 fn size_of_op(op: &Op) -> usize {
     op.0.len() + op.1.as_ref().map_or(0, Vec::len)

@@ -158,6 +158,7 @@ enum Due {
     Stopped,
 }
 
+#[derive(Clone, Debug)]
 struct Conn {
     service: ServiceName,
     phase: Phase,
@@ -168,7 +169,7 @@ struct Conn {
     hold_until: Option<Time>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Between two steps of one `handle`; never seen outside.
     Routing,
@@ -177,7 +178,7 @@ enum Phase {
     Copying(InstanceId),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Running {
     Yes,
     /// Its health check fails; it serves on until then.
@@ -200,6 +201,7 @@ enum Running {
 }
 
 /// See the module's documentation.
+#[derive(Clone, Debug)]
 pub struct Edge {
     serves: Option<SetRevision>,
     /// Services of the sets in force, and those that left and still have connections.

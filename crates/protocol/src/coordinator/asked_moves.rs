@@ -9,13 +9,13 @@ use crate::message::feed::AskedMove;
 /// What could not be moved for this long is given up: whoever asked has looked elsewhere.
 const PATIENCE: Millis = Millis::secs(60);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct AskedMoves {
     of: BTreeMap<FeedName, BTreeMap<SpanName, Wish>>,
     last: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Wish {
     number: u64,
     to: NodeId,

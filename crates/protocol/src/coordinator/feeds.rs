@@ -24,7 +24,7 @@ use crate::{
 const CHECKPOINT_STORED_EVERY: Millis = Millis::secs(10);
 
 /// What is known of a feed beside its record.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct FeedSeen {
     pub report: Option<FeedReport>,
     /// Why its maintainer is not where it should be, and since when.
@@ -46,7 +46,7 @@ pub struct FeedMoves {
     pub dispatchers_done: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct FeedDesk {
     pub moves: FeedMoves,
     /// Maintainers that take over from another and are not yet at work.

@@ -190,6 +190,7 @@ pub struct Seen<'a> {
     pub edge: &'a EdgeReport,
 }
 
+#[derive(Clone, Debug)]
 pub struct Coordinator {
     cluster: Cluster,
     term: Term,
@@ -435,9 +436,7 @@ impl Coordinator {
         let drains = self.cluster.drains().rev().any(model::Drain::is_unfinished);
         for change in changes {
             match change {
-                Change::Instance(instance) => {
-                    closed.extend(self.take_note_of(instance, drains));
-                }
+                Change::Instance(instance) => closed.extend(self.take_note_of(instance, drains)),
                 Change::InstanceGone(id) => {
                     self.draining.remove(id);
                     self.sets.forget(*id);
@@ -546,6 +545,11 @@ impl Coordinator {
     /// a step decided. Empty unless it is [watched](Coordinator::watched).
     pub fn take_journal(&mut self) -> Vec<Change> {
         self.journal.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// What was decided and is not known to be in the store, in the order in which it is written.
+    pub fn unwritten(&self) -> impl Iterator<Item = &Op> {
+        self.log.unwritten()
     }
 
     pub fn term(&self) -> Term {

@@ -14,7 +14,7 @@ use crate::message::{
 /// Changes that close no node are gathered this long: after a fail-over all nodes come back at once.
 const GATHERED_FOR: Millis = Millis(100);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RosterTable {
     revision: SetRevision,
     nodes: BTreeMap<NodeId, RosterNode>,

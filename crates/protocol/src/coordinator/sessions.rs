@@ -21,7 +21,7 @@ struct Told {
 }
 
 /// One daemon in this term.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Session {
     conn: Option<ConnId>,
     life: Life,

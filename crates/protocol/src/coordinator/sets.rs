@@ -8,7 +8,7 @@ use super::{Coordinator, Output, sessions::Session};
 use crate::message::{Backend, BackendSet, DownBody, SetRevision, Sets};
 
 /// The sets of all services behind the edge, with the revision that rises at every change.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct SetTable {
     revision: SetRevision,
     sets: BTreeMap<ServiceIx, BackendSet>,

@@ -49,7 +49,7 @@ pub struct BackendOrder {
     pub until: Time,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct UnderWay {
     group: StoreGroupName,
     store: Option<StoreId>,
@@ -58,7 +58,7 @@ struct UnderWay {
     given_up_at: Time,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct StoreDesk {
     seen: BTreeMap<StoreId, Sighting>,
     /// What each store waits for, and since when.

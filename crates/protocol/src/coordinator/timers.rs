@@ -18,7 +18,7 @@ pub(super) enum Timer {
     Commit,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Timers {
     queue: BTreeSet<(Time, Timer)>,
     at: BTreeMap<Timer, Time>,

@@ -42,7 +42,7 @@ enum Work {
     },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Local {
     state: State,
     epoch: SpanEpoch,

@@ -100,7 +100,7 @@ pub enum Output {
 }
 
 /// One feed, as far as this node is concerned.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Hosted {
     maintainer: MaintainerEpoch,
     /// Where that maintainer is.
@@ -129,7 +129,7 @@ impl Hosted {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Dispatchers {
     me: NodeId,
     feeds: BTreeMap<FeedName, Hosted>,

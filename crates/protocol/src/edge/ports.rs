@@ -13,7 +13,7 @@ pub const RETRY_FIRST: Millis = Millis(250);
 /// The longest such pause: whoever frees the port sees it taken without having to do more.
 pub const RETRY_MAX: Millis = Millis::secs(5);
 
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ports {
     ports: BTreeMap<u16, Port>,
     /// Ports that more than one service asks for, and what the operator is told.
@@ -23,11 +23,13 @@ pub(super) struct Ports {
     closing: BTreeSet<u16>,
 }
 
+#[derive(Clone, Debug)]
 struct Port {
     owner: ServiceName,
     state: State,
 }
 
+#[derive(Clone, Debug)]
 enum State {
     Opening,
     Open,

@@ -36,7 +36,7 @@ pub struct Counters {
     pub cut: u64,
 }
 
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Service {
     /// `None`: it has left the edge, and is here only for its last connections.
     pub listen: Option<u16>,
@@ -49,6 +49,7 @@ pub(super) struct Service {
     turn: u64,
 }
 
+#[derive(Clone, Debug)]
 struct Member {
     address: Arc<str>,
     dialling: BTreeSet<ConnId>,
@@ -58,6 +59,7 @@ struct Member {
     suspect_until: Option<Time>,
 }
 
+#[derive(Clone, Debug)]
 struct Leaving {
     until: Time,
     copying: BTreeSet<ConnId>,

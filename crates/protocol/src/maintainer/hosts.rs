@@ -14,7 +14,7 @@ const ASK_MAX: Millis = Millis::secs(5);
 /// Unanswered that often, it is said to be unreachable.
 const SILENT_AFTER_TRIES: u32 = 3;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Host {
     pub epoch: ProcessEpoch,
     /// The number of the last news; `None`: it has not answered.
@@ -35,7 +35,7 @@ pub(super) struct Host {
     pub orders: Vec<SpanOrder>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Hosts {
     all: BTreeMap<NodeId, Host>,
 }

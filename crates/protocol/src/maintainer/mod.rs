@@ -69,7 +69,7 @@ enum Chore {
     UnderWay { failures: u32 },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Maintainer {
     feed: FeedName,
     epoch: MaintainerEpoch,

@@ -62,13 +62,13 @@ pub(super) struct Mail {
 }
 
 /// A maintainer, or what is left to say of one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Kept {
     maintainer: Maintainer,
     spec: Arc<FeedSpec>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Feeds {
     me: NodeId,
     /// Of this life, once it was granted; a stream that breaks does not end it.

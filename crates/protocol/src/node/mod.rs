@@ -206,6 +206,7 @@ pub enum Output {
 }
 
 /// One daemon's view of what it runs.
+#[derive(Clone, Debug)]
 pub struct Node {
     identity: Identity,
     timing: Timing,
