@@ -78,7 +78,8 @@ mod tests {
         assert_eq!(expect(Kind::Node, "node/node-1").unwrap(), "node-1");
         assert_eq!(expect(Kind::Node, "node-1").unwrap(), "node-1");
         assert_eq!(expect(Kind::Node, "service/web").unwrap_err().code, 2);
-        for wrong in ["", "service/", "a/b/c", "pod/web", "store/x"] {
+        assert_eq!(parse("store/kv-0").unwrap(), (Some(Kind::Store), "kv-0"));
+        for wrong in ["", "service/", "a/b/c", "pod/web", "store/"] {
             assert_eq!(parse(wrong).unwrap_err().code, 2, "{wrong}");
         }
     }
