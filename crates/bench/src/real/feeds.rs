@@ -23,9 +23,12 @@ use crate::report::{Bar, Report};
 
 pub const OFF_A_NODE: &str = "dispatchers_10k_off_a_node";
 pub const GAP: &str = "hand_over_gap_log_p99";
+pub const GAP_POSTGRES: &str = "hand_over_gap_postgres_p99";
 
 const DISPATCHERS: u64 = 10_000;
 const LOGS: usize = 75;
+/// Each has a slot, and each slot a process of the server's.
+const TABLES: usize = 12;
 /// How often every log grows by a line.
 const GROWS_EVERY: Duration = Duration::from_millis(10);
 /// How closely the sink is watched.
@@ -99,33 +102,80 @@ pub async fn gap(report: &mut Report) -> anyhow::Result<()> {
         let (logs, stop) = (logs.clone(), stop.clone());
         move || grow(&logs, &stop)
     });
+    let gaps = gaps_of(json!({ "kind": "log", "path": logs }), &copies, LOGS, &stop).await?;
+    growing.join().ok().context("the writer of the logs")??;
+    tell(report, "log", GAP, &gaps, Bar::AtMost(250.0));
+    Ok(())
+}
+
+/// The same for tables, into files as well: how long their rows stand still is seen there.
+pub async fn gap_postgres(report: &mut Report) -> anyhow::Result<()> {
+    let dirs = tempfile::Builder::new().prefix("tidegate-bench-feed-").tempdir()?;
+    let copies = dirs.path().join("copies");
+    fs::create_dir_all(&copies)?;
+    let stop = CancellationToken::new();
+    let _ends = stop.clone().drop_guard();
+    let server = pipelines::testing::Postgres::start().await;
+    let client = server.create("source").await;
+    let names: Vec<String> = (0..TABLES).map(|table| format!("t{table:02}")).collect();
+    for name in &names {
+        client.batch_execute(&format!("CREATE TABLE {name} (id bigserial PRIMARY KEY, a int)")).await?;
+    }
+    client.batch_execute(&format!("CREATE PUBLICATION tide FOR TABLE {}", names.join(", "))).await?;
+    let growing = tokio::spawn({
+        let stop = stop.clone();
+        async move {
+            while !stop.is_cancelled() {
+                for name in &names {
+                    client.batch_execute(&format!("INSERT INTO {name} (a) VALUES (1)")).await?;
+                }
+                tokio::time::sleep(GROWS_EVERY).await;
+            }
+            anyhow::Ok(())
+        }
+    });
+    let source = json!({ "kind": "postgres", "url": server.url("source"), "publication": "tide" });
+    let gaps = gaps_of(source, &copies, TABLES, &stop).await?;
+    growing.await??;
+    tell(report, "postgres", GAP_POSTGRES, &gaps, Bar::None);
+    Ok(())
+}
+
+/// Milliseconds for which rows of each span stood still while each node in turn was drained.
+async fn gaps_of(
+    source: serde_json::Value,
+    copies: &Path,
+    spans: usize,
+    stop: &CancellationToken,
+) -> anyhow::Result<Vec<f64>> {
     let stage = Stage::start(&SETUPS, "kind = \"embedded\"").await?;
     let api = stage.api("control")?;
-    let (from, to) = (json!({ "kind": "log", "path": logs }), json!({ "kind": "file", "path": copies }));
-    let (mut looked, mut units) = (Instant::now(), 0);
-    api.ask(Method::PUT, "/v1/feeds/gap", Some(json!({ "source": from, "sink": to }))).await?;
-    until_settled(&api, "gap", LOGS as u64).await?;
+    let mut looked = Instant::now();
+    let body = json!({ "source": source, "sink": { "kind": "file", "path": copies } });
+    api.ask(Method::PUT, "/v1/feeds/gap", Some(body)).await?;
+    until_settled(&api, "gap", spans as u64).await?;
     let watching = std::thread::spawn({
         let (stop, dir) = (stop.clone(), copies.join("gap"));
         move || watch(&dir, &stop)
     });
     for node in WORKERS {
         api.drain(node).await?;
-        units += api.until_drained(node, ASK_EVERY).await?.done;
+        api.until_drained(node, ASK_EVERY).await?;
         looked = Instant::now();
-        until_settled(&api, "gap", LOGS as u64).await?;
+        until_settled(&api, "gap", spans as u64).await?;
         api.intend(node, "active").await?;
     }
     tokio::time::sleep(SETTLE.saturating_sub(looked.elapsed())).await;
     stop.cancel();
-    growing.join().ok().context("the writer of the logs")??;
-    let gaps = watching.join().ok().context("the watcher of the files")??;
-    report.line("hand_over_gap_log_moves", gaps.len() as f64, &format!("of {units} units"), Bar::None);
-    report.line("hand_over_gap_log_p50", share(&gaps, 0.50), "ms", Bar::None);
-    report.line(GAP, share(&gaps, 0.99), "ms", Bar::AtMost(250.0));
-    report.line("hand_over_gap_log_worst", share(&gaps, 1.0), "ms", Bar::None);
-    report.line("hand_over_gap_machine_load", machine_load(), "", Bar::None);
-    Ok(())
+    watching.join().ok().context("the watcher of the files")?
+}
+
+fn tell(report: &mut Report, what: &str, p99: &str, gaps: &[f64], bar: Bar) {
+    report.line(&format!("hand_over_gap_{what}_moves"), gaps.len() as f64, "", Bar::None);
+    report.line(&format!("hand_over_gap_{what}_p50"), share(gaps, 0.50), "ms", Bar::None);
+    report.line(p99, share(gaps, 0.99), "ms", bar);
+    report.line(&format!("hand_over_gap_{what}_worst"), share(gaps, 1.0), "ms", Bar::None);
+    report.line(&format!("hand_over_gap_{what}_machine_load"), machine_load(), "", Bar::None);
 }
 
 fn share(values: &[f64], share: f64) -> f64 {

@@ -9,7 +9,8 @@ mod traffic;
 use crate::report::Report;
 
 /// What is measured here. A filter that names only these skips the million instances of the others.
-pub const NAMES: [&str; 5] = [hundred::NAME, traffic::NAME, failover::NAME, feeds::OFF_A_NODE, feeds::GAP];
+pub const NAMES: [&str; 6] =
+    [hundred::NAME, traffic::NAME, failover::NAME, feeds::OFF_A_NODE, feeds::GAP, feeds::GAP_POSTGRES];
 
 pub fn run(report: &mut Report) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -28,6 +29,9 @@ pub fn run(report: &mut Report) -> anyhow::Result<()> {
         }
         if report.wants(feeds::GAP) {
             feeds::gap(report).await?;
+        }
+        if report.wants(feeds::GAP_POSTGRES) {
+            feeds::gap_postgres(report).await?;
         }
         Ok(())
     })
