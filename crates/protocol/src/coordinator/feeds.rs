@@ -29,6 +29,8 @@ pub struct FeedSeen {
     pub report: Option<FeedReport>,
     /// Why its maintainer is not where it should be, and since when.
     pub wait: Option<(Code, String, Time)>,
+    /// The highest that any maintainer told in this term. It outlives what a life of its node said.
+    told: Option<Checkpoint>,
     order: Option<(MaintainerEpoch, Arc<Maintain>)>,
     /// The most moves in any order that its maintainer may still act on.
     told_moves: u32,
@@ -221,7 +223,7 @@ impl Coordinator {
         let seen = self.feeds.seen.entry(feed.name.clone()).or_default();
         let before = seen.order.as_ref().filter(|(epoch, _)| *epoch == maintainer.epoch).map(|(_, o)| o);
         // Its predecessor may have told more than is stored, and what was shown must not go back.
-        let said = seen.report.as_ref().and_then(|report| report.checkpoint);
+        let said = seen.told;
         let next = Maintain {
             revision: before.map_or(first, |before| before.revision),
             spec: feed.spec,
@@ -407,6 +409,7 @@ impl Coordinator {
         }
         let cleaned = report.phase == Phase::Cleaned && feed.state == FeedState::Removing;
         let said = report.clone();
+        seen.told = raised(seen.told, report.checkpoint);
         seen.report = Some(report);
         self.feeds.moves.dispatchers_done += moved;
         if said.phase == Phase::Working && self.feeds.handed_over.get(&name) == Some(&said.epoch) {

@@ -159,7 +159,11 @@ async fn a_daemon_that_sleeps_past_its_lease_is_replaced_and_catches_up_when_it_
     })
     .await;
     cluster.api.until_ready("web", 2).await;
-    assert_eq!(cluster.api.node(&asleep).await.unwrap().process_epoch, 1, "it is the same life");
+    let epoch = cluster.api.node(&asleep).await.unwrap().process_epoch;
+    assert_eq!(
+        epoch, 2,
+        "its lease was over: what was heard of it before then does not hold of what it runs since"
+    );
     std::fs::write(&witness, "").unwrap();
     until("the batch to be complete", async || {
         let service = cluster.api.service("batch").await?;
