@@ -111,7 +111,8 @@ impl CommandBackend {
         let whom = || self.config.program().to_owned();
         let question =
             Question { within_ms: u64::try_from(within.as_millis()).unwrap_or(u64::MAX), ..question };
-        let store = question.store.cloned();
+        // One that nobody knows yet is called by its address.
+        let store = question.store.cloned().or_else(|| Some(StoreId(question.address?.to_owned())));
         let refused = |words: String| BackendError::Refused { operation, whom: whom(), words };
         let lost = |why: String| BackendError::Unreachable { operation, whom: whom(), why };
         let input = serde_json::to_vec(&question).map_err(|why| refused(why.to_string()))?;

@@ -74,7 +74,7 @@ async fn the_example_goes_through_a_stores_whole_life() {
     assert_eq!(backend.state(&a, Some(&memo)).await, Ok(StoreState::Removed));
     assert_eq!(backend.state(&a, None).await, Ok(StoreState::Unknown));
     assert!(matches!(backend.preflight(&a).await, Err(BackendError::NotFound { .. })));
-    assert!(matches!(backend.identify("a:1").await, Err(BackendError::Unreachable { .. })));
+    assert!(matches!(backend.identify("a:1").await, Err(BackendError::NotFound { .. })));
     let last = Preflight::Refused { refusal: Refusal::NoStoreForLeaders { leaders: 9 } };
     assert_eq!(backend.preflight(&StoreId("b".to_owned())).await, Ok(last));
 }
