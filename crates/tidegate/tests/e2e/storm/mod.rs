@@ -8,7 +8,7 @@ mod dice;
 mod witness;
 mod writers;
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use pipelines::testing::Postgres;
 use server::view::FeedView;
@@ -27,6 +27,8 @@ use crate::harness::{
     process, until,
 };
 
+/// The order of blows unless TIDEGATE_STORM_SEED says another: the one that once found a checkpoint that went back.
+const SEED: u64 = 527_024;
 const FEED: &str = "storm";
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
@@ -215,8 +217,7 @@ impl Storm {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_twenty_tables_is_equal_and_never_went_back_after_a_storm_of_drains_kills_pauses_and_cuts()
 {
-    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
-    let seed = setting("TIDEGATE_STORM_SEED").unwrap_or_else(|| clock() % 1_000_000);
+    let seed = setting("TIDEGATE_STORM_SEED").unwrap_or(SEED);
     let rounds = setting("TIDEGATE_STORM_ROUNDS").unwrap_or(1);
     eprintln!("TIDEGATE_STORM_SEED={seed} TIDEGATE_STORM_ROUNDS={rounds}");
     let mut storm = Storm::gather(Dice::new(seed)).await;
