@@ -51,7 +51,9 @@ const ORDER: [&str; 16] = [
     "bench",
 ];
 /// What a library must not pass on from outside as a panic.
-const UNFINISHED: [&str; 3] = ["todo!(", "unimplemented!(", "#[ignore"];
+/// Written in parts, so that this list is not taken for one of them.
+const UNFINISHED: [&str; 3] =
+    [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("#[", "ignore")];
 
 pub fn check() -> anyhow::Result<()> {
     let mut faults = Vec::new();
