@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::caller::Caller;
 use super::error::{Answer, ApiFailure};
 use super::extract::{InBody, InPath};
-use super::services::{Files, carry_out, named, unexpected};
+use super::services::{Files, named, put_one};
 use super::state::ApiState;
 use crate::Slice;
 use crate::view::{AppliedView, ErrorView, FeedShape, FeedView, List, feed_view};
@@ -78,11 +78,7 @@ pub(super) async fn put(
 ) -> Answer<(StatusCode, Json<AppliedView>)> {
     let file: FeedFile = named(&name, body, |file: &FeedFile| &file.name)?;
     let files = Files { feeds: vec![file], ..Files::default() };
-    match carry_out(&state, caller, &files).await?.pop() {
-        Some(applied) if applied.outcome == "created" => Ok((StatusCode::CREATED, Json(applied))),
-        Some(applied) => Ok((StatusCode::OK, Json(applied))),
-        None => Err(unexpected()),
-    }
+    put_one(&state, caller, &files).await
 }
 
 /// Stops a feed's dispatchers, removes what it left in source and sink, then forgets it. What it has

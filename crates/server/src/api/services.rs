@@ -108,7 +108,16 @@ pub(super) async fn put(
 ) -> Answer<(StatusCode, Json<AppliedView>)> {
     let file: ServiceFile = named(&name, body, |file: &ServiceFile| &file.name)?;
     let files = Files { services: vec![file], ..Files::default() };
-    match carry_out(&state, caller, &files).await?.pop() {
+    put_one(&state, caller, &files).await
+}
+
+/// Carries out the one file of a `PUT`.
+pub(super) async fn put_one(
+    state: &ApiState,
+    caller: Caller,
+    files: &Files,
+) -> Answer<(StatusCode, Json<AppliedView>)> {
+    match carry_out(state, caller, files).await?.pop() {
         Some(applied) if applied.outcome == "created" => Ok((StatusCode::CREATED, Json(applied))),
         Some(applied) => Ok((StatusCode::OK, Json(applied))),
         None => Err(unexpected()),

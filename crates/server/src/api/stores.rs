@@ -13,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::caller::Caller;
 use super::error::{Answer, ApiFailure};
 use super::extract::{InBody, InPath, InQuery};
-use super::services::{Files, carry_out, named, unexpected};
+use super::services::{Files, named, put_one};
 use super::state::ApiState;
 use crate::Slice;
 use crate::view::{
@@ -78,11 +78,7 @@ pub(super) async fn put_group(
 ) -> Answer<(StatusCode, Json<AppliedView>)> {
     let file: StoreGroupFile = named(&name, body, |file: &StoreGroupFile| &file.name)?;
     let files = Files { groups: vec![file], ..Files::default() };
-    match carry_out(&state, caller, &files).await?.pop() {
-        Some(applied) if applied.outcome == "created" => Ok((StatusCode::CREATED, Json(applied))),
-        Some(applied) => Ok((StatusCode::OK, Json(applied))),
-        None => Err(unexpected()),
-    }
+    put_one(&state, caller, &files).await
 }
 
 #[derive(Deserialize, IntoParams)]
