@@ -144,6 +144,7 @@ impl Model for Search {
             Property::always("4 intent follows the table", holds::<4>),
             Property::always("5 moves stay within their limits", holds::<5>),
             Property::always("6 drained means that nothing is left", holds::<6>),
+            Property::always("8 destinations are least loaded", holds::<8>),
             Property::always("9 drains rest under a closed coordinator", holds::<9>),
             Property::always("10 a lost node's part ends so", holds::<10>),
             Property::always("11 nothing is lost, nothing runs twice", holds::<11>),
