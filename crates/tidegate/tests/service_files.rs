@@ -77,8 +77,8 @@ fn an_unknown_key_comes_with_the_one_that_was_meant() {
     check(
         "[[stores]]\nname = \"orders\"\n",
         expect![[r#"
-        error: web.toml:1:3: unknown key "stores" (known: service, feed)
-    "#]],
+            error: web.toml:1:3: unknown key "stores" (known: service, feed, store_group)
+        "#]],
     );
     check(
         "[[feed]]\nname = \"orders\"\n",
@@ -291,7 +291,7 @@ fn files_that_are_none() {
     check(
         "# nothing here\n",
         expect![[r#"
-            error: web.toml: holds nothing: a service starts with [[service]], a feed with [[feed]]
+            error: web.toml: holds nothing: a service starts with [[service]], a feed with [[feed]], a store group with [[store_group]]
         "#]],
     );
     check(
