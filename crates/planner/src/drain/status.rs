@@ -252,7 +252,11 @@ fn estimate(
     }
     if let Some(started) = part.started_at.filter(|_| part.done > 0) {
         let each = now.since(started).0 / u64::from(part.done);
-        return (Some(Millis(each * moving)), format!("pace of the last {} moves", part.done));
+        let basis = match part.done {
+            1 => "pace of the one move so far".to_owned(),
+            done => format!("pace of the last {done} moves"),
+        };
+        return (Some(Millis(each * moving)), basis);
     }
     // Only these wait for a replacement; the others just stop.
     let stateless = units.iter().filter(|unit| unit.class == Class::Stateless);

@@ -224,6 +224,8 @@ impl Dev {
                 "tidegate scale web 6",
                 "tidegate status web",
                 "tidegate feed status orders",
+                "tidegate node drain node-1 --plan            (what would happen; changes nothing)",
+                "tidegate node drain node-1 --ack-stateful",
             ],
             false => &[
                 "tidegate status",
