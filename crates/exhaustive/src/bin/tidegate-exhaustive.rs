@@ -4,8 +4,46 @@ use std::{process::ExitCode, time::Instant};
 
 use exhaustive::{Config, broken, explore, futures_agree, large, small};
 
+const USAGE: &str = "usage: tidegate-exhaustive [--progress] [--agree] [NAME…]
+
+Goes through every state of small clusters: of those named, or of all, which takes hours.
+  --progress  says how far it is
+  --agree     compares, for each state that is reached again, what can follow with what followed at first
+
+names, in the order of how long they take:";
+
+/// What is wrong with the arguments; the usage, if that is asked for.
+fn refuse(names: &[String]) -> Option<ExitCode> {
+    let broken = broken().into_iter().map(|(config, _)| config);
+    let known: Vec<&str> =
+        small().into_iter().chain(large()).chain(broken).map(|config| config.name).collect();
+    let usage = || {
+        println!("{USAGE}");
+        known.iter().for_each(|name| println!("  {name:?}"));
+    };
+    for name in names {
+        match name.as_str() {
+            "--progress" | "--agree" => (),
+            "--help" | "-h" => {
+                usage();
+                return Some(ExitCode::SUCCESS);
+            }
+            name if known.contains(&name) => (),
+            name => {
+                usage();
+                eprintln!("error: there is no search and no option {name:?}");
+                return Some(ExitCode::from(2));
+            }
+        }
+    }
+    None
+}
+
 fn main() -> ExitCode {
     let mut names: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(code) = refuse(&names) {
+        return code;
+    }
     let progress = names.iter().any(|name| name == "--progress");
     let agree = names.iter().any(|name| name == "--agree");
     names.retain(|name| !name.starts_with("--"));
