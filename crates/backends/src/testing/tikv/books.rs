@@ -45,8 +45,9 @@ impl Peer {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Region {
     pub id: u64,
-    pub start: String,
-    pub end: String,
+    pub start: Vec<u8>,
+    /// Empty: to the end of everything.
+    pub end: Vec<u8>,
     pub conf_ver: u64,
     pub version: u64,
     pub term: u64,
@@ -77,8 +78,8 @@ impl Region {
     pub fn told(&self) -> proto::Region {
         proto::Region {
             id: self.id,
-            start_key: self.start.clone().into_bytes(),
-            end_key: self.end.clone().into_bytes(),
+            start_key: self.start.clone(),
+            end_key: self.end.clone(),
             epoch: Some(proto::Epoch { conf_ver: self.conf_ver, version: self.version }),
             peers: self.peers.iter().map(Peer::told).collect(),
         }
@@ -86,12 +87,36 @@ impl Region {
 
     /// What must be in the file of each of its peers.
     pub fn data(&self) -> String {
-        format!("region {} from {:?} to {:?}", self.id, self.start, self.end)
+        format!("the data of region {}", self.id)
     }
 
     fn lead_by(&mut self, peer: u64) {
         self.leader = peer;
         self.term += 1;
+    }
+
+    /// The part from `key` on is a region of its own, on the same stores; `ids` are for it and its peers.
+    fn split(&mut self, key: &[u8], ids: &mut impl Iterator<Item = u64>) -> Option<Region> {
+        if key <= self.start.as_slice() || !self.end.is_empty() && key >= self.end.as_slice() {
+            return None;
+        }
+        let led_from = self.led_from()?;
+        let id = ids.next()?;
+        let mut peers = self.peers.clone();
+        for peer in &mut peers {
+            peer.id = ids.next()?;
+        }
+        let leader = peers.iter().find(|peer| peer.store == led_from)?.id;
+        self.version += 1;
+        let end = std::mem::replace(&mut self.end, key.to_owned());
+        Some(Region { id, start: key.to_owned(), end, leader, peers, ..self.clone() })
+    }
+
+    /// Whether PD meant the region as it stands.
+    fn is_meant(&self, wish: &proto::Wish) -> bool {
+        let epoch = proto::Epoch { conf_ver: self.conf_ver, version: self.version };
+        let peer = wish.target_peer.as_ref().map(|peer| peer.id);
+        wish.epoch == Some(epoch) && peer == Some(self.leader)
     }
 
     fn change(&mut self, change: &proto::ChangePeer, joint: bool) {
@@ -133,13 +158,8 @@ impl Region {
         }
     }
 
-    /// Does what PD wants, if it is about the region as it stands.
+    /// Does what PD wants.
     fn obey(&mut self, wish: &proto::Wish, held: &Held, alive: impl Fn(u64) -> bool) {
-        let epoch = proto::Epoch { conf_ver: self.conf_ver, version: self.version };
-        let meant = wish.target_peer.as_ref().map(|peer| peer.id);
-        if wish.epoch.as_ref() != Some(&epoch) || meant != Some(self.leader) {
-            return;
-        }
         if let Some(transfer) = wish.transfer_leader.as_ref().filter(|_| !held.leaders) {
             let wanted = transfer.peers.iter().chain(&transfer.peer).map(|peer| peer.id);
             let able = |id: &u64| {
@@ -271,23 +291,40 @@ impl Books {
     pub fn found(&self, first: Vec<Region>) -> io::Result<()> {
         self.locked(|regions| {
             for region in &first {
-                for peer in &region.peers {
-                    let place = self.data(peer.store, region.id);
-                    fs::write(place.ok_or(io::ErrorKind::NotFound)?, region.data())?;
-                }
+                self.write_data(region)?;
             }
             *regions = first;
             Ok(())
         })
     }
 
-    pub fn obey(&self, wish: &proto::Wish) -> io::Result<()> {
+    /// Does what PD wants, if it is about the region as it stands. `ids` are for what begins with it.
+    pub fn obey(&self, wish: &proto::Wish, ids: Vec<u64>) -> io::Result<()> {
         self.locked(|regions| {
-            if let Some(region) = regions.iter_mut().find(|region| region.id == wish.region_id) {
-                region.obey(wish, &self.held(), |store| self.is_alive(store));
+            let meant = |region: &&mut Region| region.id == wish.region_id && region.is_meant(wish);
+            let Some(region) = regions.iter_mut().find(meant) else { return Ok(()) };
+            region.obey(wish, &self.held(), |store| self.is_alive(store));
+            let (keys, mut ids) = (wish.split.iter().flat_map(|split| &split.keys), ids.into_iter());
+            // from the end, so that each is a key of what is left
+            let mut keys: Vec<&Vec<u8>> = keys.collect();
+            keys.sort_unstable();
+            let parts: Vec<Region> =
+                keys.into_iter().rev().filter_map(|key| region.split(key, &mut ids)).collect();
+            for part in &parts {
+                self.write_data(part)?;
             }
+            regions.extend(parts);
             Ok(())
         })
+    }
+
+    /// The peers of a region that have its data have it in their files.
+    fn write_data(&self, region: &Region) -> io::Result<()> {
+        for peer in region.peers.iter().filter(|peer| peer.ready) {
+            let place = self.data(peer.store, region.id);
+            fs::write(place.ok_or(io::ErrorKind::NotFound)?, region.data())?;
+        }
+        Ok(())
     }
 
     /// What a store does all the time: it votes, takes what it should have, drops what it should not, and looks what it leads.

@@ -28,6 +28,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// PD takes stores of its own version or older.
 const VERSION: &str = "8.0.0";
+/// Of one region, in the midst of a move.
+const PEERS_MAX: usize = 8;
 const CAPACITY: u64 = 1 << 40;
 
 /// What a store is told when it is started.
@@ -132,9 +134,8 @@ impl Tikv {
             let next: proto::RegionHeartbeat = queued.recv().await?;
             Some((next, queued))
         });
-        let wishes = obey(link.channel.clone(), queued, books.clone());
         tokio::select! {
-            why = wishes => Err(why),
+            why = obey(&link, queued, books) => why,
             why = self.report(&link, books, store.id, reports) => why,
         }
     }
@@ -167,9 +168,9 @@ impl Tikv {
         for number in 0..self.regions.max(1) {
             let peer = Peer { id: link.fresh_id().await?, store: store.id, role: Role::Voter, ready: true };
             let key = |number: u64| match number {
-                0 => String::new(),
-                number if number >= self.regions => String::new(),
-                number => format!("k{number:04}"),
+                0 => Vec::new(),
+                number if number >= self.regions => Vec::new(),
+                number => format!("k{number:04}").into_bytes(),
             };
             regions.push(Region {
                 id: link.fresh_id().await?,
@@ -182,7 +183,7 @@ impl Tikv {
                 peers: vec![peer],
             });
         }
-        let whole = Region { end: String::new(), version: 1, ..regions[0].clone() };
+        let whole = Region { end: Vec::new(), version: 1, ..regions[0].clone() };
         let header = Some(link.header);
         let asked = proto::Bootstrap { header, store: Some(store.clone()), region: Some(whole.told()) };
         let answer: proto::Answer = proto::call(&link.channel, "/pdpb.PD/Bootstrap", asked)
@@ -255,23 +256,21 @@ impl Tikv {
 enum Never {}
 
 async fn obey(
-    channel: Channel,
+    link: &Link,
     reports: impl futures_util::Stream<Item = proto::RegionHeartbeat> + Send + 'static,
-    books: Books,
-) -> Fault {
-    let mut wishes = match proto::report(&channel, reports).await {
-        Ok(wishes) => wishes,
-        Err(error) => return fault("region heartbeats")(&error),
-    };
+    books: &Books,
+) -> Result<Never, Fault> {
+    let mut wishes =
+        proto::report(&link.channel, reports).await.map_err(|e| fault("region heartbeats")(&e))?;
     loop {
-        match wishes.message().await {
-            Ok(Some(wish)) => {
-                if let Err(error) = books.obey(&wish) {
-                    return fault("books")(&error);
-                }
+        let wish = wishes.message().await.map_err(|e| fault("region heartbeats")(&e))?;
+        let wish = wish.ok_or("region heartbeats: PD has ended the stream")?;
+        let mut ids = Vec::new();
+        for _part in wish.split.iter().flat_map(|split| &split.keys) {
+            for _of_region_and_peers in 0..=PEERS_MAX {
+                ids.push(link.fresh_id().await?);
             }
-            Ok(None) => return "region heartbeats: PD has ended the stream".to_owned(),
-            Err(error) => return fault("region heartbeats")(&error),
         }
+        books.obey(&wish, ids).map_err(|e| fault("books")(&e))?;
     }
 }

@@ -202,7 +202,7 @@ pub struct RegionHeartbeat {
     pub term: u64,
 }
 
-/// What PD wants to be done with a region: at most one of the three.
+/// What PD wants to be done with a region: one of the four, or nothing.
 #[derive(Clone, PartialEq, Message)]
 pub struct Wish {
     #[prost(message, optional, tag = "1")]
@@ -217,8 +217,17 @@ pub struct Wish {
     pub epoch: Option<Epoch>,
     #[prost(message, optional, tag = "6")]
     pub target_peer: Option<Peer>,
+    #[prost(message, optional, tag = "8")]
+    pub split: Option<SplitRegion>,
     #[prost(message, optional, tag = "9")]
     pub change_peers: Option<ChangePeers>,
+}
+
+/// PD names the keys where it has reasons of its own, such as a rule that begins there.
+#[derive(Clone, PartialEq, Message)]
+pub struct SplitRegion {
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub keys: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Message)]
