@@ -290,7 +290,9 @@ async fn a_real_pd_keeps_leaders_from_a_store_through_its_restart_until_told_oth
     fleet.server.kill();
     fleet.server.launch();
     fleet.until_state("PD to be back, and to count", &store, no_leaders).await;
-    assert_eq!(fleet.pd.evictors(&store).await.unwrap().evictors.len(), 1, "it outlives PD's process");
+    // Until PD has started its schedulers it says that it cannot say.
+    let kept = wait_for("PD to show its evictors", || async { fleet.pd.evictors(&store).await.ok() }).await;
+    assert_eq!(kept.evictors.len(), 1, "it outlives PD's process");
 
     for _again in 0..2 {
         assert_eq!(fleet.pd.evict_leaders(&store, false, &found.memo, WITHIN).await, Ok(()));
@@ -328,6 +330,10 @@ async fn a_real_pd_lets_nobody_go_while_too_few_would_be_left() {
 async fn a_tiflash_of_a_real_pd_leads_nothing_and_goes_though_there_are_few_stores() {
     let Some(mut fleet) = Fleet::start(3).await else { return };
     let numbers = [fleet.add(true), fleet.add(true)];
+    wait_for("all to be there", || async {
+        fleet.pd.members().await.ok().filter(|members| members.len() == 5)
+    })
+    .await;
     let rule = json!({
         "group_id": "tiflash", "id": "copies", "start_key": "", "end_key": "", "role": "learner", "count": 1,
         "label_constraints": [{ "key": "engine", "op": "in", "values": ["tiflash"] }],
