@@ -79,9 +79,9 @@ impl Backends {
         let endpoints = seeds.iter().map(Endpoint::new);
         match spec {
             BackendSpec::Pd { .. } => {
-                    let settle = self.pd_settle;
-                    Arc::new(Pd::new(PdConfig { settle, ..PdConfig::new(endpoints) }))
-                },
+                let settle = self.pd_settle;
+                Arc::new(Pd::new(PdConfig { settle, ..PdConfig::new(endpoints) }))
+            }
             BackendSpec::RedisCluster { primaries_min, .. } => {
                 let primaries_min = u64::from(*primaries_min);
                 Arc::new(RedisCluster::new(RedisConfig { primaries_min, ..RedisConfig::new(endpoints) }))
