@@ -148,7 +148,7 @@ impl Stage {
     /// As `pd-ctl` asks.
     async fn ask_pd(&self, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
         let url = format!("{}/pd/api/v1{path}", self.pd.url());
-        let request = reqwest::Client::builder().no_proxy().build().unwrap().request(method, url);
+        let request = doors::http().no_proxy().build().unwrap().request(method, url);
         let request = match body {
             Some(body) => request.json(&body),
             None => request,
@@ -208,7 +208,7 @@ fn is_active(store: &StoreMemberView) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tikv_that_is_to_go_is_kept_by_count_and_goes_when_pd_has_buried_it() {
-    let Some(stage) = Stage::start(4).await else { return };
+    let Some(mut stage) = Stage::start(4).await else { return };
     stage.run(&["store", "mark", "kv-1"]).await;
     stage.books.hold_peers(true).unwrap();
     stage.run(&["scale", "store-group/kv", "3"]).await;
@@ -223,7 +223,14 @@ async fn a_tikv_that_is_to_go_is_kept_by_count_and_goes_when_pd_has_buried_it() 
     stage.until_whole(4).await;
 
     let process = stage.process(&leaving).await;
+    stage.books.hold_peers(true).unwrap();
     stage.run(&["scale", "store-group/kv", "3"]).await;
+    stage.until_store("its data to move", "kv-1", is_active).await;
+    stage.cluster.daemon_mut("control").kill();
+    stage.cluster.daemon_mut("control").start(&[]);
+    stage.until_store("the next coordinator to go on", "kv-1", is_active).await;
+    assert!(process.is_alive());
+    stage.books.hold_peers(false).unwrap();
     stage.until_stores("it to be gone", |stores| stores.iter().all(|store| store.id != "kv-1")).await;
     assert_eq!(stage.pd_says(identity(&leaving)).await, "Tombstone");
     assert!(!process.is_alive(), "its process outlives its record");
@@ -382,14 +389,26 @@ async fn a_tiflash_goes_where_a_tikv_may_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_removal_that_somebody_began_in_pd_is_taken_over_by_a_scale_in() {
+async fn a_removal_that_somebody_began_in_pd_is_taken_back_unless_the_group_is_to_be_smaller() {
     let Some(stage) = Stage::start(4).await else { return };
     stage.books.hold_peers(true).unwrap();
     let leaving = stage.stores().await.unwrap().into_iter().find(|store| store.id == "kv-2").unwrap();
+    let remove_by_hand = async || {
+        let path = format!("/store/{}", identity(&leaving));
+        let (status, said) = stage.ask_pd(Method::DELETE, &path, None).await;
+        assert_eq!(status, 200, "{said}");
+    };
+    remove_by_hand().await;
+    until_for(LONG, "it to be called back", async || {
+        let said = stage.pd_says(identity(&leaving)).await;
+        if said == "Up" { Ok(()) } else { Err(format!("{said}: {:#?}", stage.stores().await)) }
+    })
+    .await;
+    stage.until_serving("kv", 4).await;
+
     stage.run(&["store", "mark", "kv-2"]).await;
     stage.run(&["scale", "store-group/kv", "3"]).await;
-    let (status, said) = stage.ask_pd(Method::DELETE, &format!("/store/{}", identity(&leaving)), None).await;
-    assert_eq!(status, 200, "{said}");
+    remove_by_hand().await;
     stage.until_store("its data to move", "kv-2", is_active).await;
     stage.books.hold_peers(false).unwrap();
     stage.until_serving("kv", 3).await;
