@@ -24,8 +24,8 @@ impl Fleet {
     /// As many that all have their share of three copies of everything.
     async fn start(count: usize) -> Option<Fleet> {
         let server = PdServer::start().await?;
-        let directory = tempfile::tempdir().unwrap();
-        let books = Books::at(&directory.path().join("books")).unwrap();
+        let directory = tempfile::tempdir().expect("a directory");
+        let books = Books::at(&directory.path().join("books")).expect("the books");
         let pd = Pd::new(PdConfig { settle: 2 * REPORT_EVERY, ..server.config() });
         let mut fleet = Fleet { server, pd, books, directory, stores: Vec::new() };
         for _ in 0..count {
@@ -36,8 +36,8 @@ impl Fleet {
     }
 
     fn add(&mut self, tiflash: bool) -> usize {
-        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = socket.local_addr().unwrap().to_string();
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = socket.local_addr().expect("a bound socket").to_string();
         drop(socket);
         let number = self.stores.len();
         let task = tokio::spawn(self.player(number, &address, tiflash).play());
@@ -57,11 +57,11 @@ impl Fleet {
     }
 
     async fn id(&self, number: usize) -> StoreId {
-        self.pd.identify(&self.stores[number].0).await.unwrap()
+        self.pd.identify(&self.stores[number].0).await.expect("PD knows it")
     }
 
     fn regions(&self) -> Vec<Region> {
-        self.books.regions().unwrap()
+        self.books.regions().expect("the books")
     }
 
     /// Three voters each, on so many stores, none of which has no leader; nothing is on its way.
@@ -80,13 +80,14 @@ impl Fleet {
     /// As `pd-ctl` would.
     async fn http(&self, method: reqwest::Method, path: &str, body: Option<Value>) -> (u16, String) {
         let url = format!("{}/pd/api/v1{path}", self.server.url());
-        let request = doors::http().no_proxy().build().unwrap().request(method, url).timeout(PATIENCE);
+        let request =
+            doors::http().no_proxy().build().expect("a client").request(method, url).timeout(PATIENCE);
         let request = match body {
             Some(body) => request.json(&body),
             None => request,
         };
-        let answer = request.send().await.unwrap();
-        (answer.status().as_u16(), answer.text().await.unwrap())
+        let answer = request.send().await.expect("an answer");
+        (answer.status().as_u16(), answer.text().await.expect("a whole answer"))
     }
 
     async fn until_state(
@@ -99,7 +100,7 @@ impl Fleet {
     }
 
     fn peers_on(&self, store: &StoreId) -> usize {
-        let number: u64 = store.0.parse().unwrap();
+        let number: u64 = store.0.parse().expect("a number");
         let peers = self.regions().into_iter().flat_map(|region| region.peers);
         peers.filter(|peer| peer.store == number).count()
     }
@@ -108,7 +109,7 @@ impl Fleet {
     fn check_data(&self) {
         for region in self.regions() {
             for peer in region.peers.iter().filter(|peer| peer.ready) {
-                let place = self.books.data(peer.store, region.id).unwrap();
+                let place = self.books.data(peer.store, region.id).expect("a store of these books");
                 let found = std::fs::read_to_string(&place);
                 assert_eq!(found.ok(), Some(region.data()), "{}", place.display());
             }
@@ -141,7 +142,7 @@ fn some_leaders(state: &StoreState) -> bool {
 }
 
 async fn memo(pd: &Pd, store: &StoreId) -> backends::Memo {
-    match pd.preflight(store).await.unwrap() {
+    match pd.preflight(store).await.expect("an answer") {
         Preflight::Possible { memo } => memo,
         Preflight::Refused { refusal } => panic!("{refusal}"),
     }
