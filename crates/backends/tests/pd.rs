@@ -98,6 +98,37 @@ async fn a_list_of_evictors_that_is_missing_while_the_scheduler_runs_is_not_empt
 }
 
 #[tokio::test]
+async fn a_pd_that_has_not_started_its_schedulers_yet_does_not_have_no_evictors() {
+    let pd = StandIn::start(1).await;
+    let backend = Pd::new(pd.config());
+    pd.books().schedulers_are_starting = true;
+    assert_eq!(backend.evictors(&id(4)).await.map(|found| found.evictors), Ok(vec![]), "there was none");
+    pd.books().evictors = Some([4].into());
+    let memo = backend.evictors(&id(3)).await;
+    assert!(matches!(memo, Err(BackendError::Unreachable { .. })), "it passes by itself: {memo:?}");
+    assert!(matches!(backend.preflight(&id(3)).await, Err(BackendError::Unreachable { .. })));
+    pd.books().schedulers_are_starting = false;
+    assert_eq!(backend.evictors(&id(4)).await.map(|found| found.evictors.len()), Ok(1));
+}
+
+#[tokio::test]
+async fn a_removal_that_somebody_else_began_goes_on_and_can_be_taken_back() {
+    let pd = StandIn::start(1).await;
+    let backend = Pd::new(pd.config());
+    let nothing = Memo::default();
+    let theirs = memo(&backend, 4).await;
+    assert_eq!(backend.begin_offline(&id(4), &theirs, LONG).await, Ok(Moving::Underway));
+    assert_eq!(backend.begin_offline(&id(4), &nothing, LONG).await, Ok(Moving::Underway));
+    let state = backend.state(&id(4), Some(&nothing)).await;
+    assert!(matches!(state, Ok(StoreState::Removing { .. })), "{state:?}");
+    assert_eq!(backend.cancel_offline(&id(4), &nothing, LONG).await, Ok(Moving::Complete));
+    let state = backend.state(&id(4), Some(&nothing)).await;
+    assert!(matches!(state, Ok(StoreState::Serving { .. })), "{state:?}");
+    let gone = backend.state(&id(99), Some(&nothing)).await;
+    assert_eq!(gone, Ok(StoreState::Unknown), "without a memo nobody knows that it was here");
+}
+
+#[tokio::test]
 async fn a_removal_is_asked_for_once_and_is_complete_when_pd_has_buried_the_store() {
     let pd = StandIn::start(1).await;
     let backend = Pd::new(pd.config());

@@ -20,5 +20,5 @@ pub use api::{ApiState, openapi, router};
 pub use clock::Clock;
 pub use events::{EVENTS_KEPT_MAX, EventLog};
 pub use office::{Leader, NotCoordinator, Office, OfficeConfig, OfficeHandle, Slice};
-pub use office::{Loaded, StateError, load};
+pub use office::{Loaded, PD_SETTLE, StateError, load};
 pub use serve::serve;

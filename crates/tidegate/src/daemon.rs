@@ -217,6 +217,7 @@ async fn start_office(config: &Config, keys: &Option<Keys>) -> Outcome<OfficeHan
         api: config.reached_at(config.api),
         rpc: config.reached_at(config.rpc),
         timing: config.timing,
+        pd_settle: config.pd_settle,
         drain: config.drain,
         feeds: config.feeds,
         store,

@@ -25,11 +25,15 @@ use crate::error::BackendError;
 use crate::pd::http::{Api, Call};
 use crate::pd::leadership::{Tenure, Watch};
 use crate::pd::preflight::Facts;
-use crate::pd::shapes::{EvictLeader, Life, Limit, MIB, Progress, RegionCount, Replicate, Store, Stores};
+use crate::pd::shapes::{
+    EvictLeader, Life, Limit, MIB, Progress, RegionCount, Replicate, Schedule, Store, Stores,
+};
 use crate::secret::Endpoint;
 
 /// What keeps leaders away from stores.
 const EVICTOR: &str = "evict-leader-scheduler";
+/// How its kind begins in what PD has on disk.
+const EVICTOR_KIND: &str = "evict-leader";
 
 #[derive(Clone, Debug)]
 pub struct PdConfig {
@@ -42,11 +46,14 @@ pub struct PdConfig {
 }
 
 impl PdConfig {
+    /// For stores that report as TiKV does by itself.
+    pub const SETTLE: Duration = Duration::from_secs(120);
+
     pub fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> PdConfig {
         PdConfig {
             endpoints: endpoints.into_iter().collect(),
             timeout: Duration::from_secs(5),
-            settle: Duration::from_secs(120),
+            settle: PdConfig::SETTLE,
         }
     }
 }
@@ -89,6 +96,11 @@ fn read<T: serde::de::DeserializeOwned>(memo: &Memo, operation: &'static str) ->
     })
 }
 
+/// Of a removal that somebody else began there is nothing to remember.
+fn read_before(memo: &Memo, operation: &'static str) -> Result<Option<Before>, BackendError> {
+    if memo.0.is_empty() { Ok(None) } else { read(memo, operation).map(Some) }
+}
+
 fn write<T: Serialize>(value: &T) -> Memo {
     Memo(serde_json::to_string(value).unwrap_or_default())
 }
@@ -127,10 +139,19 @@ async fn evicted(call: &Call<'_>) -> Result<BTreeSet<u64>, BackendError> {
     }
     // After a failover of PD the list was seen to be missing while the scheduler ran: that is not "none".
     let running: Vec<String> = call.get("/schedulers").await?.read()?;
-    match running.iter().any(|name| name == EVICTOR) {
-        true => Err(answer.refused()),
-        false => Ok(BTreeSet::new()),
+    if running.iter().any(|name| name == EVICTOR) {
+        return Err(answer.refused());
     }
+    // A PD that has just begun to lead starts its schedulers once the stores have reported, and shows none before then.
+    let schedule: Schedule = call.get("/config/schedule").await?.read()?;
+    if schedule.schedulers.iter().any(|kept| kept.kind.starts_with(EVICTOR_KIND) && !kept.disable) {
+        return Err(BackendError::Unreachable {
+            operation: call.operation,
+            whom: "PD".to_owned(),
+            why: format!("it is to run {EVICTOR}, and has not started it yet"),
+        });
+    }
+    Ok(BTreeSet::new())
 }
 
 /// `None` where PD has no such limits: those of its second version are not set by hand.
@@ -188,7 +209,7 @@ impl Pd {
     async fn read_state(&self, store: &StoreId, removal: Option<&Memo>) -> Result<StoreState, BackendError> {
         let call = self.reading("state");
         let number = number(store, call.operation)?;
-        let removal: Option<Before> = removal.map(|memo| read(memo, call.operation)).transpose()?;
+        let removal = removal.map(|memo| read_before(memo, call.operation)).transpose()?.flatten();
         let tenure = leadership::tenure(&call).await?;
         let settled = self.watch.seen_for(tenure) >= self.config.settle;
         if let Some(before) = &removal {
@@ -372,7 +393,9 @@ impl Backend for Pd {
     ) -> Result<Moving, BackendError> {
         let call = self.api.call("begin offline", within);
         let number = number(store, call.operation)?;
-        right_cluster(&call, read::<Before>(memo, call.operation)?.cluster).await?;
+        if let Some(before) = read_before(memo, call.operation)? {
+            right_cluster(&call, before.cluster).await?;
+        }
         let Some(found) = find(&call, number).await? else { return Ok(Moving::Complete) };
         match life(&call, &found)? {
             Life::Tombstone => Ok(Moving::Complete),
@@ -395,8 +418,10 @@ impl Backend for Pd {
     ) -> Result<Moving, BackendError> {
         let call = self.api.call("cancel offline", within);
         let number = number(store, call.operation)?;
-        let before: Before = read(memo, call.operation)?;
-        right_cluster(&call, before.cluster).await?;
+        let before = read_before(memo, call.operation)?;
+        if let Some(before) = &before {
+            right_cluster(&call, before.cluster).await?;
+        }
         let too_late = || BackendError::NotPossible {
             operation: call.operation,
             why: format!("store {number} was removed already"),
@@ -413,7 +438,7 @@ impl Backend for Pd {
                 answer.read::<serde::de::IgnoredAny>()?;
             }
         }
-        self.restore_limit(&call, number, before.limit).await?;
+        self.restore_limit(&call, number, before.and_then(|before| before.limit)).await?;
         Ok(Moving::Complete)
     }
 

@@ -153,6 +153,17 @@ pub struct Replicate {
 #[serde(rename_all = "kebab-case")]
 pub struct Schedule {
     pub low_space_ratio: f64,
+    /// What PD runs, by what it has on disk.
+    #[serde(rename = "schedulers-v2", default, deserialize_with = "null_is_empty")]
+    pub schedulers: Vec<Scheduler>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Scheduler {
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(default)]
+    pub disable: bool,
 }
 
 /// The stores that leaders are kept from.

@@ -4,6 +4,7 @@ mod cluster;
 pub mod keys;
 mod pd;
 mod process;
+pub mod tikv;
 
 pub use cluster::RedisNodes;
 pub use pd::PdServer;

@@ -23,10 +23,15 @@ fn binary() -> Option<PathBuf> {
     places.map(|place| place.join("pd-server")).find(|program| program.is_file())
 }
 
+/// As PD is, but that small regions next to each other are left as they are.
+const CONFIG: &str = "[schedule]\nmax-merge-region-size = 0\nmax-merge-region-keys = 0\n";
+
 pub struct PdServer {
-    _running: Running,
+    running: Option<Running>,
     directory: tempfile::TempDir,
+    program: PathBuf,
     url: String,
+    peers: String,
 }
 
 impl PdServer {
@@ -43,15 +48,10 @@ impl PdServer {
             return None;
         };
         for _try in 0..START_TRIES {
-            let server = PdServer::launch(&program);
-            let patient = PdConfig { timeout: PATIENCE / 30, ..server.config() };
-            let deadline = tokio::time::Instant::now() + PATIENCE / 6;
-            let backend = Pd::new(patient);
-            while tokio::time::Instant::now() < deadline {
-                if backend.replicas().await.is_ok() {
-                    return Some(server);
-                }
-                tokio::time::sleep(crate::testing::process::POLL).await;
+            let mut server = PdServer::lay_out(&program);
+            server.launch();
+            if server.answers().await {
+                return Some(server);
             }
             let log = fs::read_to_string(server.directory.path().join("pd/log")).unwrap_or_default();
             let _unheard = writeln!(std::io::stderr(), "PD did not start:\n{log}");
@@ -59,17 +59,49 @@ impl PdServer {
         panic!("PD did not start");
     }
 
-    fn launch(program: &Path) -> PdServer {
+    fn lay_out(program: &Path) -> PdServer {
         let directory = tempfile::Builder::new().prefix("tidegate-pd-").tempdir().expect("a directory");
-        let place = directory.path().join("pd");
-        fs::create_dir(&place).expect("a directory");
+        fs::create_dir(directory.path().join("pd")).expect("a directory");
+        fs::write(directory.path().join("pd/config.toml"), CONFIG).expect("a file");
         let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let [url, peers] =
             sockets.map(|socket| format!("http://{}", socket.local_addr().expect("a bound socket")));
-        let (program, data) = (program.display().to_string(), place.join("data").display().to_string());
-        let argv =
-            [&program, "--name", "pd", "--data-dir", &data, "--client-urls", &url, "--peer-urls", &peers];
-        PdServer { _running: Running::start(&place, &argv), directory, url }
+        PdServer { running: None, directory, program: program.to_owned(), url, peers }
+    }
+
+    /// Starts it with the data it had.
+    pub fn launch(&mut self) {
+        let place = self.directory.path().join("pd");
+        let text = |path: PathBuf| path.display().to_string();
+        let program = text(self.program.clone());
+        let (data, config) = (text(place.join("data")), text(place.join("config.toml")));
+        let (url, peers) = (&self.url, &self.peers);
+        let argv = [&program, "--name", "pd", "--data-dir", &data, "--config", &config];
+        let urls = ["--client-urls", url, "--peer-urls", peers];
+        self.running = Some(Running::start(&place, &[&argv[..], &urls[..]].concat()));
+    }
+
+    /// Without a warning.
+    pub fn kill(&mut self) {
+        self.running = None;
+    }
+
+    async fn answers(&self) -> bool {
+        let patient = PdConfig { timeout: PATIENCE / 30, ..self.config() };
+        let deadline = tokio::time::Instant::now() + PATIENCE / 6;
+        let backend = Pd::new(patient);
+        while tokio::time::Instant::now() < deadline {
+            if backend.replicas().await.is_ok() {
+                return true;
+            }
+            tokio::time::sleep(crate::testing::process::POLL).await;
+        }
+        false
+    }
+
+    /// `http://host:port`.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     pub fn config(&self) -> PdConfig {

@@ -95,6 +95,8 @@ pub struct Books {
     pub regions_without_leader: u64,
     pub evictors: Option<BTreeSet<u64>>,
     pub evictors_are_hidden: bool,
+    /// It has just begun to lead.
+    pub schedulers_are_starting: bool,
     pub limits_of_version_two: bool,
     /// By store: progress, MiB a second, seconds left.
     pub progress: BTreeMap<u64, (f64, f64, f64)>,
@@ -133,6 +135,7 @@ impl StandIn {
             regions_without_leader: 0,
             evictors: None,
             evictors_are_hidden: false,
+            schedulers_are_starting: false,
             limits_of_version_two: false,
             progress: BTreeMap::new(),
             leader_changes_at_counts: false,
@@ -232,7 +235,16 @@ impl Books {
             "/config/replicate" => {
                 reply(200, &json!({ "max-replicas": self.max_replicas, "location-labels": "" }))
             }
-            "/config/schedule" => reply(200, &json!({ "low-space-ratio": 0.8, "leader-schedule-limit": 4 })),
+            "/config/schedule" => {
+                let kinds =
+                    ["balance-region"].into_iter().chain(self.evictors.as_ref().map(|_| "evict-leader"));
+                let kept: Vec<Value> =
+                    kinds.map(|kind| json!({ "type": kind, "args": null, "disable": false })).collect();
+                reply(
+                    200,
+                    &json!({ "low-space-ratio": 0.8, "leader-schedule-limit": 4, "schedulers-v2": kept }),
+                )
+            }
             "/stores" => {
                 let alive = self.stores.iter().filter(|(_, store)| store.state != 2);
                 let shown: Vec<Value> = alive.map(|(id, store)| store.shown(*id)).collect();
@@ -243,6 +255,7 @@ impl Books {
                 let led: u64 = self.stores.values().map(|store| store.leaders).sum();
                 reply(200, &json!({ "count": led + self.regions_without_leader, "regions": null }))
             }
+            "/schedulers" if self.schedulers_are_starting => reply(200, &json!([])),
             "/schedulers" => {
                 let evictor = self.evictors.as_ref().map(|_| EVICTOR);
                 reply(
@@ -251,7 +264,7 @@ impl Books {
                 )
             }
             "/scheduler-config/evict-leader-scheduler/list" => match &self.evictors {
-                Some(stores) if !self.evictors_are_hidden => {
+                Some(stores) if !self.evictors_are_hidden && !self.schedulers_are_starting => {
                     let range = json!([{ "start-key": "", "end-key": "" }]);
                     let ranges: BTreeMap<String, Value> =
                         stores.iter().map(|id| (id.to_string(), range.clone())).collect();

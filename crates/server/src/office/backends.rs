@@ -14,7 +14,7 @@ use backends::{
 };
 use model::{
     BackendAnswer, BackendCall, BackendFailure, BackendRefusal, BackendSpec, BackendState, Count,
-    FailureKind, StoreGroupName, Time,
+    FailureKind, Millis, StoreGroupName, Time,
 };
 use protocol::coordinator::BackendOrder;
 
@@ -25,11 +25,14 @@ const TIME_MIN: Duration = Duration::from_millis(100);
 /// A call is told to end this long before it is dropped.
 const MARGIN: Duration = Duration::from_millis(50);
 
+/// Unless somebody says otherwise.
+pub const PD_SETTLE: Millis = Millis::secs(PdConfig::SETTLE.as_secs());
+
 type Answered = Result<BackendAnswer, BackendFailure>;
 
 /// The backends that were called in this term: each remembers who answered it last.
-#[derive(Default)]
 pub(super) struct Backends {
+    pd_settle: Duration,
     known: BTreeMap<StoreGroupName, Known>,
 }
 
@@ -40,6 +43,10 @@ struct Known {
 }
 
 impl Backends {
+    pub fn new(pd_settle: Millis) -> Backends {
+        Backends { pd_settle: pd_settle.as_duration(), known: BTreeMap::new() }
+    }
+
     /// The call, to be awaited elsewhere.
     pub fn call(&mut self, order: &BackendOrder, clock: Clock) -> impl Future<Output = Answered> + use<> {
         let backend = self.backend(order);
@@ -61,11 +68,29 @@ impl Backends {
         }
         let backend = match self.known.values().find(alike) {
             Some(known) => Arc::clone(&known.backend),
-            None => make(spec, &seeds),
+            None => self.make(spec, &seeds),
         };
         let known = Known { spec: spec.clone(), seeds, backend: Arc::clone(&backend) };
         self.known.insert(order.group.clone(), known);
         backend
+    }
+
+    fn make(&self, spec: &BackendSpec, seeds: &BTreeSet<String>) -> Arc<dyn Backend> {
+        let endpoints = seeds.iter().map(Endpoint::new);
+        match spec {
+            BackendSpec::Pd { .. } => {
+                let settle = self.pd_settle;
+                Arc::new(Pd::new(PdConfig { settle, ..PdConfig::new(endpoints) }))
+            }
+            BackendSpec::RedisCluster { primaries_min, .. } => {
+                let primaries_min = u64::from(*primaries_min);
+                Arc::new(RedisCluster::new(RedisConfig { primaries_min, ..RedisConfig::new(endpoints) }))
+            }
+            BackendSpec::Command { command } => {
+                let timeout = Duration::from_secs(5);
+                Arc::new(CommandBackend::new(CommandConfig { argv: command.clone(), timeout }))
+            }
+        }
     }
 }
 
@@ -87,21 +112,6 @@ fn seeds(spec: &BackendSpec, peers: &[String]) -> BTreeSet<String> {
 fn credentials(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.rfind('@').map_or("", |at| &rest[..=at])
-}
-
-fn make(spec: &BackendSpec, seeds: &BTreeSet<String>) -> Arc<dyn Backend> {
-    let endpoints = seeds.iter().map(Endpoint::new);
-    match spec {
-        BackendSpec::Pd { .. } => Arc::new(Pd::new(PdConfig::new(endpoints))),
-        BackendSpec::RedisCluster { primaries_min, .. } => {
-            let primaries_min = u64::from(*primaries_min);
-            Arc::new(RedisCluster::new(RedisConfig { primaries_min, ..RedisConfig::new(endpoints) }))
-        }
-        BackendSpec::Command { command } => {
-            let timeout = Duration::from_secs(5);
-            Arc::new(CommandBackend::new(CommandConfig { argv: command.clone(), timeout }))
-        }
-    }
 }
 
 async fn bounded(backend: Arc<dyn Backend>, call: BackendCall, until: Time, clock: Clock) -> Answered {

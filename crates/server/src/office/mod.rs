@@ -18,6 +18,7 @@ mod warm;
 
 use std::sync::{Arc, atomic::AtomicBool};
 
+use model::Millis;
 use protocol::{
     Timing,
     coordinator::{DrainLimits, FeedLimits},
@@ -26,6 +27,7 @@ use store::{Holder, Store};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use backends::PD_SETTLE;
 pub use handle::{NotCoordinator, OfficeHandle, Slice};
 pub use load::{Loaded, StateError, load};
 
@@ -41,6 +43,8 @@ pub struct OfficeConfig {
     pub api: String,
     pub rpc: String,
     pub timing: Timing,
+    /// How long a PD must have led for its counts to be believed.
+    pub pd_settle: Millis,
     pub drain: DrainLimits,
     pub feeds: FeedLimits,
     pub store: Arc<dyn Store>,

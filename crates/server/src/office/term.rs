@@ -132,7 +132,7 @@ impl Tenure {
             next_request: 1,
             tasks: JoinSet::new(),
             tally: Tally::default(),
-            backends: Backends::default(),
+            backends: Backends::new(shared.config.pd_settle),
             control: channels.control,
             from_control: channels.from_control,
             inbound: channels.inbound,

@@ -48,6 +48,7 @@ impl Daemon {
             candidate: id.to_owned(),
             api: api.to_string(),
             rpc: rpc.to_string(),
+            pd_settle: server::PD_SETTLE,
             timing,
             drain,
             feeds: FeedLimits::default(),

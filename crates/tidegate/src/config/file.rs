@@ -86,6 +86,7 @@ pub struct TimingFile {
     pub fence_after: String,
     pub offline_after: String,
     pub last_node_after: String,
+    pub pd_settle: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -162,6 +163,7 @@ impl Default for TimingFile {
             fence_after: timing.fence_after.to_string(),
             offline_after: timing.offline_after.to_string(),
             last_node_after: timing.last_node_after.to_string(),
+            pd_settle: server::PD_SETTLE.to_string(),
         }
     }
 }

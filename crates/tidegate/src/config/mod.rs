@@ -51,6 +51,8 @@ pub struct Config {
     pub coordinators: Vec<String>,
     pub store: StoreConfig,
     pub timing: Timing,
+    /// How long a PD must have led for its counts to be believed.
+    pub pd_settle: Millis,
     pub drain: DrainLimits,
     pub feeds: FeedLimits,
     /// Mutual TLS between daemons, TLS for the API.
@@ -151,6 +153,7 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
         coordinators,
         store,
         timing: timing(file)?,
+        pd_settle: duration("timing.pd_settle", &file.timing.pd_settle)?,
         drain: drain(file)?,
         feeds: feeds(file),
         tls,

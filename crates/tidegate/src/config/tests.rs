@@ -19,6 +19,7 @@ fn the_example_is_right_and_says_the_defaults() {
     let text = include_str!("../../../../examples/node.toml");
     let config = parse("examples/node.toml", text, false).unwrap();
     assert_eq!(config.timing, Timing::default());
+    assert_eq!(config.pd_settle, server::PD_SETTLE);
 }
 
 #[test]

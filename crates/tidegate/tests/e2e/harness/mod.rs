@@ -49,12 +49,21 @@ pub enum Pace {
 }
 
 /// Waits until `look` gives something. What it says otherwise is shown when patience is over.
-pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
-    let end = Instant::now() + PATIENCE;
+pub async fn until<T>(what: &str, look: impl AsyncFnMut() -> Result<T, String>) -> T {
+    until_for(PATIENCE, what, look).await
+}
+
+/// The same, for what takes long by itself.
+pub async fn until_for<T>(
+    patience: Duration,
+    what: &str,
+    mut look: impl AsyncFnMut() -> Result<T, String>,
+) -> T {
+    let end = Instant::now() + patience;
     loop {
         match look().await {
             Ok(found) => return found,
-            Err(seen) => assert!(Instant::now() < end, "waited {PATIENCE:?} for {what}; last seen: {seen}"),
+            Err(seen) => assert!(Instant::now() < end, "waited {patience:?} for {what}; last seen: {seen}"),
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
