@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Actual, AuditEntry, Change, ClusterId, Code, Desired, Drain, DrainNode, DrainOptions, DrainState, Ending, Exit,
-    Health, Instance, InstanceId, Intent, Life, MemoryCaps, Meta, Millis, Node, NodeId, NodeIx, ProcessEpoch,
-    Resources, Return, Roles, Rollout, RolloutState, Scratch, Service, ServiceIx, ServiceName, Then, Time, Volume,
-    VolumeId, spec::ServiceFile,
+    Actual, AuditEntry, Change, ClusterId, Code, Desired, Drain, DrainNode, DrainOptions, DrainState, Ending,
+    Exit, Health, Instance, InstanceId, Intent, Life, MemoryCaps, Meta, Millis, Node, NodeId, NodeIx,
+    ProcessEpoch, Resources, Return, Roles, Rollout, RolloutState, Scratch, Service, ServiceIx, ServiceName,
+    Then, Time, Volume, VolumeId, spec::ServiceFile,
 };
 
 pub fn meta() -> Change {
@@ -68,7 +68,8 @@ const WEB: &str = r#"{"name": "web", "count": 6, "command": ["./web", "--port", 
     "disk": {"migrate": true}, "constraints": {"rack": "r1"}}"#;
 const DB: &str = r#"{"name": "db", "count": 2, "command": ["db"], "memory": "1GiB", "ports": ["sql"],
     "check": {"tcp": "sql"}, "volume": {"name": "data"}}"#;
-const JOB: &str = r#"{"name": "job", "kind": "batch", "command": ["sh", "-c", "true"], "memory": "8MiB", "rerun": false}"#;
+const JOB: &str =
+    r#"{"name": "job", "kind": "batch", "command": ["sh", "-c", "true"], "memory": "8MiB", "rerun": false}"#;
 const LOGS: &str = r#"{"name": "logs", "kind": "system", "command": ["logs"], "memory": "8MiB",
     "check": {"command": ["test", "-e", "x"]}}"#;
 
@@ -136,7 +137,8 @@ pub fn instances() -> Vec<Change> {
         (Actual::Stopping, Desired::Stopped),
         (Actual::Lost, Desired::Stopped),
     ];
-    let at = |(number, (actual, desired))| Instance { actual, desired, ..instance(0x300 + number as u64, 3, 0) };
+    let at =
+        |(number, (actual, desired))| Instance { actual, desired, ..instance(0x300 + number as u64, 3, 0) };
     let mut all: Vec<Instance> = actual.into_iter().enumerate().map(at).collect();
     all.push(instance(0x400, 3, 1));
     all.push(Instance { slot: Some(1), replaces: Some(InstanceId(9)), ..instance(0x401, 0, 2) });
@@ -205,7 +207,8 @@ fn part(node: &str, state: DrainState) -> DrainNode {
 }
 
 pub fn drain() -> Change {
-    let endings = [Ending::Drained, Ending::DrainedExcept, Ending::Cancelled, Ending::NodeLost, Ending::Failed];
+    let endings =
+        [Ending::Drained, Ending::DrainedExcept, Ending::Cancelled, Ending::NodeLost, Ending::Failed];
     let ended = endings.into_iter().enumerate();
     let mut nodes: Vec<DrainNode> =
         ended.map(|(number, ending)| part(&format!("n{number}"), DrainState::Ended(ending))).collect();

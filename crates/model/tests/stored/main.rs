@@ -80,7 +80,11 @@ fn a_record_that_was_read_and_written_again_says_the_same() {
         for change in expected() {
             cluster.apply(&change);
             let (key, value) = encode_change(&cluster, &change);
-            assert_eq!(decode_record(&cluster, &key, value.as_deref()).unwrap(), change, "{key} of {release}");
+            assert_eq!(
+                decode_record(&cluster, &key, value.as_deref()).unwrap(),
+                change,
+                "{key} of {release}"
+            );
         }
     }
 }

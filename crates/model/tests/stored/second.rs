@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use model::{
-    Access, Change, Checkpoint, Code, Drain, DrainNode, DrainOptions, Evict, Feed, FeedState, Instance, InstanceId,
-    Lingering, Maintainer, MaintainerEpoch, Meta, Node, NodeId, Offline, OfflineWhy, Origin, OwnEvictor,
-    ProcessEpoch, Removal, Restart, RestartWhy, Scratch, Service, SpanName, SpanSet, Store, StoreGroup, Then, Time,
-    Token, Trouble,
+    Access, Change, Checkpoint, Code, Drain, DrainNode, DrainOptions, Evict, Feed, FeedState, Instance,
+    InstanceId, Lingering, Maintainer, MaintainerEpoch, Meta, Node, NodeId, Offline, OfflineWhy, Origin,
+    OwnEvictor, ProcessEpoch, Removal, Restart, RestartWhy, Scratch, Service, SpanName, SpanSet, Store,
+    StoreGroup, Then, Time, Token, Trouble,
     spec::{FeedFile, StoreGroupFile},
 };
 
@@ -179,7 +179,17 @@ fn tokens() -> Vec<Change> {
 /// In an order in which each finds what it refers to.
 pub fn all() -> Vec<Change> {
     let rest = vec![first::volume(), first::audit()];
-    let all =
-        [metas(), nodes(), first::services(), store_groups(), instances(), rest, drains(), feeds(), stores(), tokens()];
+    let all = [
+        metas(),
+        nodes(),
+        first::services(),
+        store_groups(),
+        instances(),
+        rest,
+        drains(),
+        feeds(),
+        stores(),
+        tokens(),
+    ];
     all.into_iter().flatten().collect()
 }

@@ -60,7 +60,10 @@ impl History {
         let (office, term) = (elect(&store).await, at(&self.terms, steps));
         assert!(office.term > term, "{how}: term {} was granted after {term}", office.term);
         let terms = vec![(0, term), (disk.steps(), office.term)];
-        store.commit(&office, found + 1, &ops(found + 1)).await.unwrap_or_else(|error| panic!("{how}: {error}"));
+        store
+            .commit(&office, found + 1, &ops(found + 1))
+            .await
+            .unwrap_or_else(|error| panic!("{how}: {error}"));
         let heads = vec![(0, found), (disk.steps(), found + 1)];
         drop(store);
         History { disk, terms, heads }

@@ -150,7 +150,7 @@ async fn whatever_a_loss_of_power_leaves_of_what_was_not_synced_every_start_that
     let mut live = std::collections::BTreeSet::new();
     // How long the file was, and what lived, whenever somebody was told that it is on disk.
     let mut told = vec![(0, live.clone())];
-    for number in 0..60_u32 {
+    for number in 0..40_u32 {
         let name = format!("web-{}", number % 17);
         match live.remove(&name) {
             true => ledger.goes(&name).await.unwrap(),
@@ -165,12 +165,13 @@ async fn whatever_a_loss_of_power_leaves_of_what_was_not_synced_every_start_that
     let mut dice = 7;
     for (at, (length, wanted)) in told.iter().enumerate() {
         let (next, then) = told.get(at + 1).unwrap_or(&told[at]);
-        for _ in 0..8 {
+        for _ in 0..3 {
             let after = Machine::new();
             let image = [&bytes[..*length], &remains(&bytes[*length..*next], &mut dice)].concat();
             std::fs::write(after.data.path().join(LEDGER), &image).unwrap();
             // One that was being written anew when it went dark was not in force yet.
-            std::fs::write(after.data.path().join(format!("{LEDGER}.tmp")), &image[..image.len() / 2]).unwrap();
+            std::fs::write(after.data.path().join(format!("{LEDGER}.tmp")), &image[..image.len() / 2])
+                .unwrap();
             let ledger = after.open();
             let lost = |name: &&String| !after.is_ordered(name);
             // The line that was on its way may say that one of them goes.
