@@ -2,12 +2,7 @@
 
 use reqwest::Method;
 
-use crate::harness::{
-    Cluster, Pace, Setup,
-    disks::Disks,
-    net::say_loudly,
-    until, with_program,
-};
+use crate::harness::{Cluster, Pace, Setup, disks::Disks, net::say_loudly, until, with_program};
 
 fn disks() -> Option<Disks> {
     let made = Disks::make(1);
@@ -47,7 +42,11 @@ async fn a_daemon_comes_back_on_a_full_disk_and_what_runs_there_runs_on() {
     cluster.api.until_health("n2", "up").await;
     cluster.apply(&idle(3)).await;
     let all = cluster.api.until_ready("idle", 3).await;
-    assert_eq!(all.iter().filter(|instance| instance.node == "n1").count(), 1, "nothing is placed there: {all:?}");
+    assert_eq!(
+        all.iter().filter(|instance| instance.node == "n1").count(),
+        1,
+        "nothing is placed there: {all:?}"
+    );
     disks.free(1);
     cluster.api.until_health("n1", "up").await;
 }
@@ -96,6 +95,9 @@ async fn a_coordinator_whose_disk_is_full_says_so_loses_nothing_and_goes_on_when
     }
     let services = cluster.api.services().await.unwrap();
     for number in 0..taken {
-        assert!(services.iter().any(|service| service.name == format!("more-{number}")), "{number} was taken");
+        assert!(
+            services.iter().any(|service| service.name == format!("more-{number}")),
+            "{number} was taken"
+        );
     }
 }

@@ -160,7 +160,10 @@ impl Book {
         let (bytes, torn) = match rewrite(&path, &live) {
             Ok(bytes) => (bytes, false),
             Err(fault) if sys::is_full(&fault) => {
-                tracing::warn!("{}: the disk is full; nothing is started until there is room", path.display());
+                tracing::warn!(
+                    "{}: the disk is full; nothing is started until there is room",
+                    path.display()
+                );
                 (0, true)
             }
             Err(fault) => return Err(fault),

@@ -51,14 +51,13 @@ members)
     printf '{"ok":[%s]}\n' "$list"
     ;;
 identify)
-    port=$(field address | sed 's/.*://')
+    address=$(field address)
     for directory in "$books"/*/; do
-        [ -f "$directory/address" ] || continue
-        [ "$(sed 's/.*://' "$directory/address")" = "$port" ] || continue
+        [ "$(cat "$directory/address" 2>/dev/null)" = "$address" ] || continue
         printf '{"ok":"%s"}\n' "$(basename "$directory")"
         exit 0
     done
-    fail not_found "nobody has joined from port $port"
+    fail not_found "nobody has joined from $address"
     ;;
 replicas) echo '{"ok":1}' ;;
 state)

@@ -87,13 +87,27 @@ impl Drop for Keys {
     }
 }
 
-/// A process joins by itself, once; its volume is its memory of who it is.
+/// A process joins by itself, once and in one step; its volume is its memory of who it is. `$0` is the books.
+const PROCESS: &str = r#"
+host=$(ip -4 -o addr show dev eth 2>/dev/null | sed -n 's/.*inet \([0-9.]*\).*/\1/p')
+test -n "$host" || host=127.0.0.1
+if ! test -s "$VOLUME/id"; then
+    if ! test -d "$0/$INSTANCE"; then
+        mkdir -p "$0.new/$INSTANCE/keys"
+        echo "$host:$PORT_KV" > "$0.new/$INSTANCE/address"
+        mv "$0.new/$INSTANCE" "$0/$INSTANCE"
+    fi
+    echo "$INSTANCE" > "$VOLUME/id"
+fi
+echo "$host:$PORT_KV" > "$0/$(cat "$VOLUME/id")/address"
+exec sleep 100000
+"#;
+
 fn group(books: &Path, backend: &Path) -> String {
     let (books, backend) = (books.display(), backend.display());
     format!(
         "[[store_group]]\nname = \"{GROUP}\"\nreplicas = {REPLICAS}\nmemory = \"16MiB\"\ncpu = 10\nports = [\"kv\"]\n\
-         command = [\"sh\", \"-c\", '''test -s $VOLUME/id || {{ mkdir -p {books}/$INSTANCE/keys; echo $INSTANCE > $VOLUME/id; }}; \
-         echo $NODE:$PORT_KV > {books}/$(cat $VOLUME/id)/address; exec sleep 100000''']\n\
+         command = [\"sh\", \"-c\", '''{PROCESS}''', \"{books}\"]\n\
          volume = {{ name = \"data\" }}\nmax_eviction_time = \"2s\"\n\
          backend = {{ kind = \"command\", command = [\"sh\", \"{backend}\", \"{books}\"] }}\n"
     )
