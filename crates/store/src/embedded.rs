@@ -43,8 +43,12 @@ const BATCH_BYTES: usize = 256 * 1024;
 /// redb's page cache. The records are kept in the coordinator's memory anyway.
 const CACHE_BYTES: usize = 64 << 20;
 
+/// How redb gets at the file.
+type Disk = Arc<dyn Fn(&Path) -> Result<Database, redb::DatabaseError> + Send + Sync>;
+
 struct Shared {
     path: PathBuf,
+    disk: Disk,
     /// Empty after an I/O error: redb refuses everything from then on, until the file is opened anew.
     database: Mutex<Option<Arc<Database>>>,
     local: Arc<Local>,
@@ -60,15 +64,31 @@ impl EmbeddedStore {
     pub async fn open(path: impl Into<PathBuf>) -> Result<EmbeddedStore, StoreError> {
         let path: PathBuf = path.into();
         let at = path.clone();
-        let (database, head) = run_blocking(&path, "opening", move || {
-            if !at.try_exists().map_err(|source| file_error("opening", &at, source))? {
-                create_file(&at)?;
+        run_blocking(&path, "opening", move || {
+            match at.try_exists().map_err(|source| file_error("opening", &at, source))? {
+                true => Ok(()),
+                false => create_file(&at),
             }
-            open_file(&at)
         })
         .await??;
+        EmbeddedStore::begin(path, Arc::new(|path| builder().open(path))).await
+    }
+
+    /// As [`EmbeddedStore::open`], of a file that a test keeps; `path` is for messages alone.
+    #[cfg(feature = "testing")]
+    pub async fn open_on<B: redb::StorageBackend>(
+        path: impl Into<PathBuf>,
+        disk: impl Fn() -> B + Send + Sync + 'static,
+    ) -> Result<EmbeddedStore, StoreError> {
+        EmbeddedStore::begin(path.into(), Arc::new(move |_| builder().create_with_backend(disk()))).await
+    }
+
+    async fn begin(path: PathBuf, disk: Disk) -> Result<EmbeddedStore, StoreError> {
+        let (at, on) = (path.clone(), Arc::clone(&disk));
+        let (database, head) = run_blocking(&path, "opening", move || open_file(&at, &on)).await??;
         Ok(EmbeddedStore(Arc::new(Shared {
             path,
+            disk,
             database: Mutex::new(Some(Arc::new(database))),
             local: Local::new(head, HISTORY_MAX),
             holder: watch::Sender::new(None),
@@ -91,7 +111,7 @@ impl Shared {
         match &*slot {
             Some(database) => Ok(Arc::clone(database)),
             None => {
-                let (database, _head) = open_file(&self.path).map_err(|error| match error {
+                let (database, _head) = open_file(&self.path, &self.disk).map_err(|error| match error {
                     // a load still holds the handle that failed
                     StoreError::Locked { .. } => StoreError::Unavailable {
                         operation: "opening again",
@@ -290,9 +310,9 @@ fn builder() -> redb::Builder {
 
 /// The database and its head. Verifies everything, because redb itself looks at checksums only after an
 /// unclean end, and meets damage later with a panic or wrong data.
-fn open_file(path: &Path) -> Result<(Database, u64), StoreError> {
+fn open_file(path: &Path, disk: &Disk) -> Result<(Database, u64), StoreError> {
     let (database, format, head) = guarded("opening", path, || {
-        let mut database = builder().open(path)?;
+        let mut database = disk(path)?;
         if !database.check_integrity()? {
             tracing::warn!(path = %path.display(), "the state file was damaged outside of its records, and mended");
         }

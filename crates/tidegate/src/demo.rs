@@ -8,7 +8,7 @@ use std::{
     fs,
     future::Future,
     io::{self, Write as _},
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     path::Path,
     sync::Arc,
     time::Duration,
@@ -43,8 +43,8 @@ const ORDER_LOGS: u32 = 4;
 
 const HEAD_MAX: usize = 16 * 1024;
 
-/// Serves `/`, `/ready` and `/slow?ms=N` on loopback. Environment: `INSTANCE`, `NODE`, `RELEASE`,
-/// `READY_AFTER_MS`, `GRACE_MS`.
+/// Serves `/`, `/ready` and `/slow?ms=N`, on loopback unless `BIND` says another address. Environment: `INSTANCE`,
+/// `NODE`, `RELEASE`, `READY_AFTER_MS`, `GRACE_MS`.
 pub async fn demo_web(port: u16) -> Result<()> {
     serve_as_told(port, Vec::new()).await
 }
@@ -155,8 +155,12 @@ fn count_start(volume: &Path) -> Result<u64> {
 }
 
 async fn serve_as_told(port: u16, more: Vec<(&str, String)>) -> Result<()> {
-    let address = (Ipv4Addr::LOCALHOST, port);
-    let listener = TcpListener::bind(address).await.with_context(|| format!("listening on port {port}"))?;
+    let host = match std::env::var("BIND") {
+        Ok(text) => text.parse().with_context(|| format!("BIND is {text:?}, not an address"))?,
+        Err(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
+    };
+    let listener =
+        TcpListener::bind((host, port)).await.with_context(|| format!("listening on port {port}"))?;
     let mut terminated = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| "unknown".to_owned());
     let mut body = String::new();

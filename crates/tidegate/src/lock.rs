@@ -36,10 +36,12 @@ impl DirLock {
             }
             std::thread::sleep(PAUSE);
         }
+        // Over what is there, and only then cut off: that needs no room on a disk that has none.
+        let pid = format!("{}\n", std::process::id());
         let written = file
-            .set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
+            .rewind()
+            .and_then(|()| file.write_all(pid.as_bytes()))
+            .and_then(|()| file.set_len(pid.len() as u64));
         written.map_err(cannot)?;
         Ok(DirLock(file))
     }

@@ -91,11 +91,18 @@ pub fn all_pids() -> Vec<i32> {
 pub fn write_atomic(path: &Path, content: &[u8]) -> io::Result<()> {
     let tmp = tmp_path(path);
     let mut file = File::create(&tmp)?;
-    file.write_all(content)?;
-    file.sync_all()?;
+    let written = file.write_all(content).and_then(|()| file.sync_all());
     drop(file);
-    std::fs::rename(&tmp, path)?;
+    written.and_then(|()| std::fs::rename(&tmp, path)).inspect_err(|_| {
+        // Half a file that nobody reads takes room that is missing already.
+        let _ = std::fs::remove_file(&tmp);
+    })?;
     sync_parent(path)
+}
+
+/// There is no room for it. What a daemon needs to look after what runs must do without.
+pub fn is_full(fault: &io::Error) -> bool {
+    matches!(fault.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 pub(crate) fn tmp_path(path: &Path) -> PathBuf {

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     host,
-    sys::{write_atomic, write_for_this_boot},
+    sys::{is_full, write_atomic, write_for_this_boot},
 };
 
 const VERSION: u32 = 1;
@@ -266,7 +266,11 @@ pub(super) fn begin_life(data_dir: &Path, life: Life) -> io::Result<Option<Life>
         Err(fault) if fault.kind() == io::ErrorKind::NotFound => None,
         Err(fault) => return Err(fault),
     };
-    write_atomic(&path, format!("{:016x}\n", life.0).as_bytes())?;
+    match write_atomic(&path, format!("{:016x}\n", life.0).as_bytes()) {
+        // The next life will not be able to say that it succeeds this one, and waits until its lease is over.
+        Err(fault) if is_full(&fault) => tracing::warn!("{}: the disk is full", path.display()),
+        written => written?,
+    }
     Ok(before)
 }
 

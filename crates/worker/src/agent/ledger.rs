@@ -154,10 +154,22 @@ struct Book {
 }
 
 impl Book {
+    /// On a full disk what is there stays as it is: a daemon that cannot come back would leave what runs here to itself.
+    /// The first start writes it anew, or waits in vain for room like any other.
     fn begin(path: PathBuf, live: BTreeMap<String, String>) -> io::Result<Book> {
-        let bytes = rewrite(&path, &live)?;
-        let file = OpenOptions::new().append(true).open(&path)?;
-        Ok(Book { path, file, bytes, live, torn: false })
+        let (bytes, torn) = match rewrite(&path, &live) {
+            Ok(bytes) => (bytes, false),
+            Err(fault) if sys::is_full(&fault) => {
+                tracing::warn!(
+                    "{}: the disk is full; nothing is started until there is room",
+                    path.display()
+                );
+                (0, true)
+            }
+            Err(fault) => return Err(fault),
+        };
+        let file = OpenOptions::new().append(true).create(true).open(&path)?;
+        Ok(Book { path, file, bytes, live, torn })
     }
 
     fn add(&mut self, group: &[Request]) -> io::Result<()> {

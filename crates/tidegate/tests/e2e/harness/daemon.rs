@@ -34,6 +34,8 @@ pub struct Setup {
     pub rpc: SocketAddr,
     /// Of the network that it lives in, if that is not this machine's own.
     pub namespace: Option<String>,
+    /// Where its data is, if not beside that of the others.
+    pub data: Option<PathBuf>,
     /// Further sections, as they are written.
     pub more: String,
 }
@@ -60,6 +62,7 @@ impl Setup {
             api: loopback(),
             rpc: loopback(),
             namespace: None,
+            data: None,
             more: String::new(),
         }
     }
@@ -127,7 +130,7 @@ pub struct Daemon {
 impl Daemon {
     pub fn new(setup: Setup, dir: &Path, coordinators: &[SocketAddr], pace: Pace) -> Daemon {
         let name = setup.name.clone();
-        let data = dir.join(&name);
+        let data = setup.data.clone().unwrap_or_else(|| dir.join(&name));
         let config = dir.join(format!("{name}.toml"));
         std::fs::write(&config, setup.config(&data, coordinators, pace)).expect("our own directory");
         Daemon { setup, data, config, log: dir.join(format!("{name}.log")), child: None }

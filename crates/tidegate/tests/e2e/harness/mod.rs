@@ -2,6 +2,7 @@
 
 mod api;
 mod daemon;
+pub mod disks;
 pub mod net;
 mod ports;
 pub mod process;

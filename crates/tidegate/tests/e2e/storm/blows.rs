@@ -9,7 +9,11 @@ use crate::{
     harness::{Api, net::Cut, until},
 };
 
-use super::{FEED, NODES, Storm, is_off};
+use super::{
+    FEED, NODES, Storm,
+    gate::{self, Promise},
+    is_off, number_of,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
@@ -20,10 +24,17 @@ pub enum Blow {
     WorkerKilled,
     WorkerStopped,
     WorkerCut,
+    CoordinatorStopped,
+    MachineLost,
+    EtcdKilled,
+    EtcdStopped,
+    DiskFull,
+    CoordinatorsDiskFull,
 }
 
 impl Blow {
-    pub const ALL: [Blow; 7] = [
+    /// Those that a feed alone has to get over.
+    pub const OF_FEEDS: [Blow; 7] = [
         Blow::Drain,
         Blow::DrainWithADeath,
         Blow::DrainCancelled,
@@ -31,6 +42,22 @@ impl Blow {
         Blow::WorkerKilled,
         Blow::WorkerStopped,
         Blow::WorkerCut,
+    ];
+
+    pub const ALL: [Blow; 13] = [
+        Blow::Drain,
+        Blow::DrainWithADeath,
+        Blow::DrainCancelled,
+        Blow::CoordinatorKilled,
+        Blow::WorkerKilled,
+        Blow::WorkerStopped,
+        Blow::WorkerCut,
+        Blow::CoordinatorStopped,
+        Blow::MachineLost,
+        Blow::EtcdKilled,
+        Blow::EtcdStopped,
+        Blow::DiskFull,
+        Blow::CoordinatorsDiskFull,
     ];
 }
 
@@ -44,6 +71,21 @@ impl Storm {
             Blow::WorkerKilled => self.kill_a_worker().await,
             Blow::WorkerStopped => self.stop_a_worker().await,
             Blow::WorkerCut => self.cut_a_worker().await,
+            Blow::CoordinatorStopped => {
+                let leads = self.coordinator().await;
+                self.stop(&leads).await;
+            }
+            Blow::MachineLost => self.lose_a_machine().await,
+            Blow::EtcdKilled => self.kill_a_member_of_etcd().await,
+            Blow::EtcdStopped => self.stop_a_member_of_etcd().await,
+            Blow::DiskFull => {
+                let node = self.victim();
+                self.fill_the_disk_of(&node).await;
+            }
+            Blow::CoordinatorsDiskFull => {
+                let leads = self.coordinator().await;
+                self.fill_the_disk_of(&leads).await;
+            }
         }
         self.until_all_up().await;
     }
@@ -151,23 +193,115 @@ impl Storm {
         self.cluster.daemon_mut(&node).start(&[]);
     }
 
+    async fn coordinator(&self) -> String {
+        until("a coordinator", async || self.cluster.api.status().await).await.coordinator.id
+    }
+
     async fn stop_a_worker(&mut self) {
         let node = self.victim();
-        self.say(&node);
-        self.cluster.daemon(&node).suspend().await;
-        self.until_given_up(&node).await;
-        self.cluster.daemon(&node).signal(Signal::CONT);
+        self.stop(&node).await;
+    }
+
+    async fn stop(&mut self, node: &str) {
+        self.say(node);
+        self.cluster.daemon(node).suspend().await;
+        self.until_given_up(node).await;
+        self.cluster.daemon(node).signal(Signal::CONT);
     }
 
     async fn cut_a_worker(&mut self) {
         let node = self.victim();
         let cut = *self.dice.one_of(&[Cut::Both, Cut::ToNode, Cut::FromNode]);
-        let number = 1 + NODES.iter().position(|name| *name == node).expect("one of ours") as u8;
-        let Some(net) = &self.net else { return };
+        let number = number_of(&node) as u8;
+        if self.net.is_none() {
+            return;
+        }
         self.say(&format!("{node}: {cut:?}"));
-        net.cut(number, cut);
+        self.promise(Promise::Excused).await;
+        self.net.as_ref().expect("it was there").cut(number, cut);
+        self.until_nobody_is_sent_to(&node).await;
+        self.promise(Promise::Kept).await;
         self.until_given_up(&node).await;
         self.net.as_ref().expect("it was there").mend(number);
+    }
+
+    async fn promise(&mut self, promise: Promise) {
+        if let Some(more) = &mut self.more {
+            more.gate.promise(&self.cluster, promise).await;
+        }
+    }
+
+    async fn until_nobody_is_sent_to(&self, node: &str) {
+        if self.more.is_none() {
+            return;
+        }
+        let api = self.beside(node);
+        api.until_health(node, "offline").await;
+        let host = until("its address", async || api.node(node).await).await.host;
+        let leads = until("a coordinator that lives", async || {
+            let leads = api.status().await?.coordinator.id;
+            if leads == node { Err(leads) } else { Ok(leads) }
+        })
+        .await;
+        gate::until_given_up(&api, &self.cluster.api_of(&leads), &host).await;
+    }
+
+    async fn lose_a_machine(&mut self) {
+        let node = self.victim();
+        self.say(&node);
+        self.promise(Promise::Excused).await;
+        self.cluster.lose(&node);
+        self.until_nobody_is_sent_to(&node).await;
+        self.promise(Promise::Kept).await;
+        self.until_given_up(&node).await;
+        self.cluster.daemon_mut(&node).start(&[]);
+    }
+
+    /// One of three: the other two go on, and so does a drain.
+    async fn kill_a_member_of_etcd(&mut self) {
+        let member = self.member_of_etcd().await;
+        self.etcd.kill(member);
+        self.drain(false).await;
+        self.etcd.restart(member).await;
+    }
+
+    async fn stop_a_member_of_etcd(&mut self) {
+        let member = self.member_of_etcd().await;
+        self.etcd.pause(member);
+        self.drain_and_cancel().await;
+        self.etcd.resume(member);
+        self.etcd.leader().await;
+    }
+
+    /// Every other time the one that leads.
+    async fn member_of_etcd(&mut self) -> usize {
+        let leads = self.etcd.leader().await;
+        let member = if self.dice.once_in(2) { leads } else { self.dice.below(3) as usize };
+        self.say(&format!("member {member}; {leads} leads"));
+        member
+    }
+
+    /// It is seen to be degraded; what runs there runs on, also when its daemon starts anew meanwhile.
+    async fn fill_the_disk_of(&mut self, node: &str) {
+        let number = number_of(node);
+        let Some(disks) = &self.disks else { return };
+        disks.fill(number);
+        let dies = self.dice.once_in(2);
+        self.say(&format!("{node}{}", if dies { ", whose daemon dies" } else { "" }));
+        self.beside(node).until_health(node, "degraded").await;
+        if dies {
+            self.cluster.daemon_mut(node).kill();
+            self.cluster.daemon_mut(node).start(&[]);
+            let api = self.beside(node);
+            until("the daemon to be back on its full disk", async || {
+                let seen = api.node(node).await?;
+                if seen.connected && seen.health == "degraded" { Ok(()) } else { Err(format!("{seen:?}")) }
+            })
+            .await;
+        }
+        let disks = self.disks.as_ref().expect("they were there");
+        assert!(disks.is_full(number), "nobody else makes room");
+        disks.free(number);
     }
 
     /// It is offline, and everything that it had runs elsewhere.

@@ -1,10 +1,15 @@
-//! The long proof of feeds: twenty tables are copied from one database to another while they are written to,
-//! and nodes are drained, killed, paused and cut off, in an order that nobody chose.
+//! The long proofs: nodes are drained, killed, paused and cut off, in an order that nobody chose.
+//!
+//! Of feeds: twenty tables are copied from one database to another while they are written to. Of everything: beside
+//! that, a service is under load behind the edge and keys of a store group are written to, etcd has three members, and they
+//! too are killed and paused, machines go and disks run full (`gate.rs` says what requests are promised).
 //!
 //! `TIDEGATE_STORM_SEED` gives the order of an earlier run, `TIDEGATE_STORM_ROUNDS` more of it.
 
 mod blows;
 mod dice;
+mod gate;
+mod keys;
 mod witness;
 mod writers;
 
@@ -18,17 +23,24 @@ use tokio_postgres::Client;
 use self::{
     blows::Blow,
     dice::Dice,
+    gate::Gate,
+    keys::Keys,
     witness::Witness,
     writers::{TABLES, WRITERS, Writers},
 };
 use crate::harness::{
     Cluster, Pace, Setup,
+    disks::Disks,
     net::{Net, say_loudly},
     process, until,
 };
 
 /// The order of blows unless TIDEGATE_STORM_SEED says another: the one that once found a checkpoint that went back.
 const SEED: u64 = 527_024;
+/// Likewise of everything; its first blows are of all sorts.
+const SEED_OF_EVERYTHING: u64 = 1_733;
+/// What one round of everything takes of its blows unless more rounds are asked for: the others are for those who wait.
+const BLOWS_OF_EVERYTHING: usize = 8;
 const FEED: &str = "storm";
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
@@ -47,6 +59,19 @@ fn setting(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
 }
 
+/// What the daemons have to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Realm {
+    Feeds,
+    Everything,
+}
+
+/// Beside the feed. In the order in which they have to go.
+struct More {
+    gate: Gate,
+    keys: Keys,
+}
+
 /// The parts in the order in which they have to go.
 struct Storm {
     dice: Dice,
@@ -55,10 +80,31 @@ struct Storm {
     witness: Witness,
     source: Client,
     sink: Client,
+    more: Option<More>,
     cluster: Cluster,
+    disks: Option<Disks>,
     _server: Postgres,
-    _etcd: EtcdCluster,
+    etcd: EtcdCluster,
     net: Option<Net>,
+}
+
+fn number_of(node: &str) -> usize {
+    1 + NODES.iter().position(|name| *name == node).expect("one of ours")
+}
+
+fn disks() -> Option<Disks> {
+    match Disks::make(NODES.len()) {
+        Ok(disks) => {
+            if disks.kind != "loop" {
+                say_loudly(&format!("no loop devices: small disks are of {} here", disks.kind));
+            }
+            Some(disks)
+        }
+        Err(why) => {
+            say_loudly(&format!("SKIPPED: no disk is filled, for nothing can be mounted here: {why}"));
+            None
+        }
+    }
 }
 
 fn network() -> Option<Net> {
@@ -73,15 +119,58 @@ fn network() -> Option<Net> {
     }
 }
 
+impl Realm {
+    fn roles(self) -> &'static [&'static str] {
+        match self {
+            Realm::Feeds => &["coordinator", "worker"],
+            Realm::Everything => &["coordinator", "worker", "edge"],
+        }
+    }
+
+    fn members(self) -> usize {
+        match self {
+            Realm::Feeds => 1,
+            Realm::Everything => 3,
+        }
+    }
+}
+
+impl More {
+    async fn begin(cluster: &mut Cluster, dice: &Dice) -> More {
+        cluster.add(Gate::setup());
+        cluster.until_up().await;
+        let keys = Keys::begin(cluster, dice.branch(100)).await;
+        More { gate: Gate::open(cluster).await, keys }
+    }
+
+    /// What no backend or edge has to be asked about any more.
+    async fn end(&mut self, cluster: &Cluster) -> (u64, u64, u64) {
+        let raised = self.keys.check(&cluster.api).await;
+        self.gate.settle().await;
+        self.gate.check();
+        for what in [&["remove", "service/web"][..], &["remove", "store-group/kv", "--destroy-data"][..]] {
+            let done = cluster.run(what).await;
+            assert_eq!(done.code, 0, "{}", done.stderr);
+        }
+        until("services to be gone", async || {
+            let left = cluster.api.services().await?;
+            if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+        })
+        .await;
+        (raised, self.gate.kept.requests, self.gate.excused.failed)
+    }
+}
+
 impl Storm {
     /// A feed of twenty tables over three daemons, each of which may be the coordinator.
-    async fn gather(dice: Dice) -> Storm {
+    async fn gather(dice: Dice, realm: Realm) -> Storm {
         let net = network();
+        let disks = (realm == Realm::Everything).then(disks).flatten();
         let host = net.as_ref().map_or(std::net::Ipv4Addr::LOCALHOST, Net::host);
         let settings = [("max_connections", "200"), ("max_wal_senders", "80")];
         let (server, etcd) = tokio::join!(
             Postgres::start_at(host, &settings),
-            EtcdCluster::start_at(host, 1, &["--unsafe-no-fsync"])
+            EtcdCluster::start_at(host, realm.members(), &["--unsafe-no-fsync"])
         );
         let (source, sink) = (server.create("source").await, server.create("sink").await);
         writers::make_tables(&source).await;
@@ -95,13 +184,18 @@ impl Storm {
         let writers = Writers::begin(sessions, &dice);
         let setup = |number: usize| {
             let setup = Setup::with_all_roles(number, &etcd.endpoints());
-            let setup = Setup { roles: &["coordinator", "worker"], ..setup };
+            let data = disks.as_ref().map(|disks| disks.data(number));
+            let setup = Setup { roles: realm.roles(), data, ..setup };
             match &net {
                 Some(net) => setup.living_at(net.place(number as u8)),
                 None => setup,
             }
         };
-        let cluster = Cluster::start_all((1..=NODES.len()).map(setup).collect(), Pace::Patient).await;
+        let mut cluster = Cluster::start_all((1..=NODES.len()).map(setup).collect(), Pace::Patient).await;
+        let more = match realm {
+            Realm::Feeds => None,
+            Realm::Everything => Some(More::begin(&mut cluster, &dice).await),
+        };
         let feed = format!(
             "[[feed]]\nname = \"{FEED}\"\n\
              source = {{ kind = \"postgres\", url = \"{}\", publication = \"tide\" }}\n\
@@ -113,7 +207,20 @@ impl Storm {
         let apis = NODES.iter().map(|name| ((*name).to_owned(), cluster.api_of(name))).collect();
         let witness = Witness::begin(apis, server.client("sink").await);
         let began = Instant::now();
-        Storm { dice, began, writers, witness, source, sink, cluster, _server: server, _etcd: etcd, net }
+        Storm {
+            dice,
+            began,
+            writers,
+            witness,
+            source,
+            sink,
+            more,
+            cluster,
+            disks,
+            _server: server,
+            etcd,
+            net,
+        }
     }
 
     /// For whoever reads how a run failed.
@@ -150,18 +257,27 @@ impl Storm {
         .await;
     }
 
-    async fn blow(&mut self, round: u64) {
-        let mut blows = Blow::ALL;
+    /// Everything does what it is there for.
+    async fn until_well(&self) {
+        self.until_it_flows().await;
+        if self.more.is_some() {
+            gate::until_ready(&self.cluster.api).await;
+            keys::until_well(&self.cluster.api).await;
+        }
+    }
+
+    async fn blow(&mut self, round: u64, blows: &[Blow], count: usize) {
+        let mut blows = blows.to_vec();
         self.dice.shuffle(&mut blows);
-        for blow in blows {
+        for blow in blows.into_iter().take(count) {
             self.say(&format!("round {round}: {blow:?}"));
             self.strike(blow).await;
-            // Every other one falls on a feed that still has the last one to get over.
+            // Every other one falls on a cluster that still has the last one to get over.
             if self.dice.once_in(2) {
-                self.until_it_flows().await;
+                self.until_well().await;
             }
         }
-        self.until_it_flows().await;
+        self.until_well().await;
     }
 
     async fn until_equal(&self) {
@@ -197,11 +313,14 @@ impl Storm {
     }
 
     async fn end_the_daemons(&mut self) {
-        for name in NODES {
+        for name in NODES.into_iter().chain(self.more.is_some().then_some(gate::NAME)) {
             let ended = self.cluster.daemon_mut(name).terminate().await;
             assert!(ended.success(), "{name}: {ended:?}");
         }
-        let left = process::that_name(self.cluster.dir());
+        let mut left = process::that_name(self.cluster.dir());
+        left.extend(self.disks.iter().flat_map(|disks| process::that_name(disks.dir())));
+        // The shell that holds the disks is ours.
+        left.retain(|(_, line)| !line.starts_with("sh -c \nclean()"));
         assert!(left.is_empty(), "processes are left over: {left:?}");
         until("the databases to have no session of theirs", async || {
             let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'tidegate%'";
@@ -212,6 +331,36 @@ impl Storm {
         })
         .await;
     }
+
+    /// Blows, and what is left after them: everything that was written, everywhere, and nothing that went back.
+    async fn rage(mut self, seed: u64, rounds: u64, blows: &[Blow], count: usize) {
+        eprintln!("TIDEGATE_STORM_SEED={seed} TIDEGATE_STORM_ROUNDS={rounds}");
+        self.until_well().await;
+        for round in 1..=rounds {
+            self.blow(round, blows, count).await;
+        }
+        let transactions = self.writers.end().await;
+        self.say(&format!("over; {transactions} transactions were written"));
+        self.until_equal().await;
+        let said = self.witness.end().await;
+        if let Some(mut more) = self.more.take() {
+            let (raised, requests, excused) = more.end(&self.cluster).await;
+            self.say(&format!("{raised} writes to keys, {requests} requests, {excused} failed that might"));
+            self.more = Some(more);
+        }
+        self.remove_the_feed().await;
+        self.end_the_daemons().await;
+        for testimony in said {
+            // How many there are depends on how busy the machine is: one for each blow is the least.
+            assert!(testimony.looks >= rounds * count as u64, "{testimony:?}");
+            assert!(
+                testimony.wrong.is_empty(),
+                "went back {} times: {:#?}",
+                testimony.wrong.len(),
+                testimony.wrong
+            );
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -219,26 +368,15 @@ async fn a_copy_of_twenty_tables_is_equal_and_never_went_back_after_a_storm_of_d
 {
     let seed = setting("TIDEGATE_STORM_SEED").unwrap_or(SEED);
     let rounds = setting("TIDEGATE_STORM_ROUNDS").unwrap_or(1);
-    eprintln!("TIDEGATE_STORM_SEED={seed} TIDEGATE_STORM_ROUNDS={rounds}");
-    let mut storm = Storm::gather(Dice::new(seed)).await;
-    storm.until_it_flows().await;
-    for round in 1..=rounds {
-        storm.blow(round).await;
-    }
-    let transactions = storm.writers.end().await;
-    storm.say(&format!("over; {transactions} transactions were written"));
-    storm.until_equal().await;
-    let said = storm.witness.end().await;
-    storm.remove_the_feed().await;
-    storm.end_the_daemons().await;
-    for testimony in said {
-        // How many there are depends on how busy the machine is: one for each blow is the least.
-        assert!(testimony.looks >= rounds * Blow::ALL.len() as u64, "{testimony:?}");
-        assert!(
-            testimony.wrong.is_empty(),
-            "went back {} times: {:#?}",
-            testimony.wrong.len(),
-            testimony.wrong
-        );
-    }
+    let storm = Storm::gather(Dice::new(seed), Realm::Feeds).await;
+    storm.rage(seed, rounds, &Blow::OF_FEEDS, Blow::OF_FEEDS.len()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_rows_and_keys_come_through_a_storm_of_everything() {
+    let seed = setting("TIDEGATE_STORM_SEED").unwrap_or(SEED_OF_EVERYTHING);
+    let rounds = setting("TIDEGATE_STORM_ROUNDS");
+    let count = rounds.map_or(BLOWS_OF_EVERYTHING, |_| Blow::ALL.len());
+    let storm = Storm::gather(Dice::new(seed), Realm::Everything).await;
+    storm.rage(seed, rounds.unwrap_or(1), &Blow::ALL, count).await;
 }

@@ -128,3 +128,60 @@ fn a_version_that_is_not_known_is_refused_in_words() {
     let fault = Ledger::open(machine.data.path(), &machine.instances()).err().unwrap();
     assert!(fault.to_string().ends_with("version 9 is not known"), "{fault}");
 }
+
+/// What may be on disk of lines that nobody had synced: some of it, none, or room that was never written.
+fn remains(rest: &[u8], dice: &mut u64) -> Vec<u8> {
+    let mut throw = |bound: usize| {
+        *dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*dice >> 33) as usize % bound
+    };
+    let mut left = rest[..throw(rest.len() + 1)].to_vec();
+    if !left.is_empty() && throw(3) == 0 {
+        let (from, to) = (throw(left.len()), throw(left.len() + 1));
+        left[from.min(to)..from.max(to)].fill(0);
+    }
+    left
+}
+
+#[tokio::test]
+async fn whatever_a_loss_of_power_leaves_of_what_was_not_synced_every_start_that_was_waited_for_comes_back() {
+    let machine = Machine::new();
+    let ledger = machine.open();
+    let mut live = std::collections::BTreeSet::new();
+    // How long the file was, and what lived, whenever somebody was told that it is on disk.
+    let mut told = vec![(0, live.clone())];
+    for number in 0..40_u32 {
+        let name = format!("web-{}", number % 17);
+        match live.remove(&name) {
+            true => ledger.goes(&name).await.unwrap(),
+            false => {
+                ledger.begins(&name, ORDER).await.unwrap();
+                live.insert(name);
+            }
+        }
+        told.push((machine.text().len(), live.clone()));
+    }
+    let bytes = machine.text().replace(&host::boot_id(), &"a".repeat(host::boot_id().len())).into_bytes();
+    let mut dice = 7;
+    for (at, (length, wanted)) in told.iter().enumerate() {
+        let (next, then) = told.get(at + 1).unwrap_or(&told[at]);
+        for _ in 0..3 {
+            let after = Machine::new();
+            let image = [&bytes[..*length], &remains(&bytes[*length..*next], &mut dice)].concat();
+            std::fs::write(after.data.path().join(LEDGER), &image).unwrap();
+            // One that was being written anew when it went dark was not in force yet.
+            std::fs::write(after.data.path().join(format!("{LEDGER}.tmp")), &image[..image.len() / 2])
+                .unwrap();
+            let ledger = after.open();
+            let lost = |name: &&String| !after.is_ordered(name);
+            // The line that was on its way may say that one of them goes.
+            let wrong: Vec<_> = wanted.iter().filter(lost).filter(|name| then.contains(*name)).collect();
+            assert!(wrong.is_empty(), "{wrong:?} did not come back after {at} starts and ends");
+            ledger.begins("web-99", ORDER).await.unwrap();
+            drop(ledger);
+            let again = read(&after.data.path().join(LEDGER)).unwrap();
+            assert!(again.contains_key("web-99"), "it goes on behind what was left");
+            assert!(wanted.intersection(then).all(|name| again.contains_key(name)));
+        }
+    }
+}
