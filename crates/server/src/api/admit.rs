@@ -57,7 +57,7 @@ pub(super) async fn admit(State(state): State<ApiState>, mut request: Request, n
 }
 
 /// For load balancers, and for whoever wants to know how to ask.
-fn is_open(path: &str) -> bool {
+pub(super) fn is_open(path: &str) -> bool {
     matches!(path, "/healthz" | "/openapi.json")
 }
 

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::api_document;
 use super::harness::{
     Daemon, Done, Pace, Setup, free_port, process, take_turn, tidegate, until, with_program, within,
 };
@@ -237,6 +238,19 @@ async fn whoever_may_not_is_refused_in_words_that_say_why() {
     assert_eq!(cluster.get(&local, Some(&viewer), None).await.0, 403, "not even with a token");
     let node = cluster.authority.node("n9", &[], in_days(1)).unwrap();
     assert_eq!(cluster.get(&local, None, Some(&node)).await.0, 404, "a daemon may, and there is nothing");
+}
+
+#[tokio::test]
+async fn whoever_may_not_is_refused_as_the_document_says() {
+    let Some(program) = api_document::schemathesis() else { return };
+    let cluster = Secured::start().await;
+    let viewer = format!("Authorization: Bearer {}", cluster.token("eve", "viewer").await);
+    let (dir, ca) = (cluster.dir.path(), cluster.authority.certificate().display().to_string());
+    let trust = ["--tls-verify", ca.as_str()];
+    let tried = api_document::run(&program, dir, &cluster.bases[0], "1", &trust).await;
+    api_document::is_well(&tried);
+    let trust = [&trust[..], &["--header", &viewer]].concat();
+    api_document::is_well(&api_document::run(&program, dir, &cluster.bases[0], "1", &trust).await);
 }
 
 fn hello(node: &str) -> Up {

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod api_document;
 mod bad_input;
 mod chaos;
 mod coordinator_kill;
