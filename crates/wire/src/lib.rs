@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod allowance;
 mod client;
 mod convert;
 mod error;

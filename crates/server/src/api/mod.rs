@@ -20,6 +20,7 @@ mod instances;
 mod logs;
 mod nodes;
 mod own;
+mod refusals;
 mod services;
 mod state;
 mod stores;
