@@ -17,3 +17,4 @@ mod node;
 mod office;
 mod openapi;
 mod silent;
+mod slow;

@@ -20,6 +20,7 @@ mod feeds_postgres;
 mod fence;
 mod first_run;
 mod harness;
+mod idle;
 mod leaving;
 mod lessons;
 mod logs_and_events;
