@@ -12,6 +12,7 @@ mod drain_metrics;
 mod drains;
 mod errors;
 mod events;
+mod flood;
 mod forward;
 mod node;
 mod office;
