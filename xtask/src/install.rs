@@ -110,6 +110,41 @@ fn go(folder: &Path, args: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// What asks the API for everything that its document allows, and for what it does not.
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+
+/// In an environment of its own in the target folder, once. Where it cannot be had the tests that need it say so, and
+/// pass.
+pub fn schemathesis() {
+    let home = run::target().join("tools/schemathesis");
+    if home.join("bin/schemathesis").exists() || works("schemathesis", "--version") {
+        return;
+    }
+    println!("{SCHEMATHESIS} is not installed; installing it into {}", home.display());
+    if let Err(reason) = install_schemathesis(&home) {
+        println!("\n!! THE API'S DOCUMENT IS NOT TRIED: schemathesis cannot be installed:\n!! {reason:#}\n");
+    }
+}
+
+fn install_schemathesis(home: &Path) -> anyhow::Result<()> {
+    let said = |program: &Path, args: &[&str]| -> anyhow::Result<()> {
+        let output = Command::new(program).args(args).output();
+        let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+        if !output.status.success() {
+            bail!(
+                "{} {}: {}",
+                program.display(),
+                args.join(" "),
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        Ok(())
+    };
+    let place = home.display().to_string();
+    said(Path::new("python3"), &["-m", "venv", &place])?;
+    said(&home.join("bin/pip"), &["install", "--quiet", "--disable-pip-version-check", SCHEMATHESIS])
+}
+
 /// `1.26.8` as numbers; what is missing or no number counts as zero.
 fn numbers(version: &str) -> [u32; 3] {
     let digits = |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>();

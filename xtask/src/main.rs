@@ -1,5 +1,8 @@
-//! What people run while working on Tidegate: `cargo xtask test`, `bench`, `sim`, `exhaust`, `tidy`.
+//! What people run while working on Tidegate: `cargo xtask test`, `bench`, `sim`, `exhaust`, `tidy`, `deny`.
 
+#![forbid(unsafe_code)]
+
+mod deny;
 mod install;
 mod run;
 mod tidy;
@@ -17,7 +20,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Everything that must hold: format, clippy, tidy, all tests, the simulator. Installs what is missing.
+    /// Everything that must hold: format, clippy, tidy, deny, all tests, the simulator. Installs what is missing.
     Test {
         /// Seeds for the simulator.
         #[arg(long, default_value_t = 2000)]
@@ -75,8 +78,10 @@ enum Task {
         #[arg(long)]
         agree: bool,
     },
-    /// The rules of the house: pure crates, arrows between crates, sizes, opening words.
+    /// The rules of the house: pure crates, arrows between crates, sizes, opening words, where `unsafe` may stand.
     Tidy,
+    /// Licences, sources and duplicates of what is built in, by deny.toml.
+    Deny,
 }
 
 fn main() -> ExitCode {
@@ -96,6 +101,7 @@ fn main() -> ExitCode {
         }
         Task::Exhaust { names, progress, agree } => exhaust(names, progress, agree),
         Task::Tidy => tidy::check(),
+        Task::Deny => deny::check(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -112,10 +118,13 @@ fn test(seeds: u64) -> anyhow::Result<()> {
     install::redis()?;
     install::python()?;
     install::pd();
+    install::schemathesis();
     run::step("format", "cargo", &["fmt", "--all", "--check"])?;
     run::step("clippy", "cargo", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     run::heading("tidy");
     tidy::check()?;
+    run::heading("deny");
+    deny::check()?;
     // Instances under test are real processes of the real binary.
     run::step("build", "cargo", &["build", "--package", "tidegate"])?;
     run::step("tests", "cargo", &["test", "--workspace"])?;

@@ -294,3 +294,6 @@ impl Backend for CommandBackend {
         self.ask(question, within).await
     }
 }
+
+#[cfg(test)]
+mod hostile_tests;

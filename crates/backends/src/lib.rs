@@ -9,6 +9,8 @@
 //! *Invariant:* every call may be dropped at any point, and made again.
 //! *Invariant:* a password is in no error and in no `Debug`.
 
+#![forbid(unsafe_code)]
+
 mod command;
 mod contract;
 mod error;

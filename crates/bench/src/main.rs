@@ -1,6 +1,8 @@
 //! The figures of design.md section 11 that the project reaches for, one line each:
 //! `name value unit bar verdict`. Absolute times differ between machines; run it where you care.
 
+#![forbid(unsafe_code)]
+
 mod draining;
 mod feeds;
 mod many_feeds;

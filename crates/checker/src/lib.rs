@@ -7,6 +7,8 @@
 //! *Invariant:* the checker knows `model` alone. It recomputes what it compares with; it never asks the
 //! planner or the protocol.
 
+#![forbid(unsafe_code)]
+
 mod drains;
 mod feeds;
 mod members;

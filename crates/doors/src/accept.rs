@@ -23,6 +23,7 @@ use tonic::transport::server::Connected;
 use crate::{
     keys::{Certificate, Keys},
     limits::{HANDSHAKE_MAX, HANDSHAKES_MAX},
+    watched::Watched,
     who::Who,
 };
 
@@ -72,7 +73,7 @@ pub struct Io {
 
 enum Stream {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<Watched<TlsStream<TcpStream>>>),
 }
 
 /// One of the connections that may be open, and of those of one address.
@@ -188,17 +189,18 @@ impl Entrance {
         };
         let Ok(handshake) = Arc::clone(&self.handshakes).acquire_owned().await else { return };
         let ready = self.ready.clone();
-        let said = self.full.clone();
+        let (said, keys) = (self.full.clone(), keys.clone());
         tokio::spawn(async move {
             let shaken = time::timeout(HANDSHAKE_MAX, TlsAcceptor::from(config).accept(tcp)).await;
             drop(handshake);
             match shaken {
                 Ok(Ok(stream)) => {
                     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-                    let who = shown.and_then(|der| Certificate::parse(der)?.who);
+                    let shown = shown.cloned();
+                    let who = shown.as_deref().and_then(|der| Certificate::parse(der)?.who);
                     let peer = Peer { addr, tls: true, who };
-                    let _ =
-                        ready.send(Io { stream: Stream::Tls(Box::new(stream)), peer, _place: place }).await;
+                    let stream = Stream::Tls(Box::new(Watched::new(stream, &keys, shown.as_deref())));
+                    let _ = ready.send(Io { stream, peer, _place: place }).await;
                 }
                 Ok(Err(error)) => {
                     said.say(|| tracing::warn!(door = name, peer = %addr, %error, "a connection is refused"));

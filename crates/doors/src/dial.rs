@@ -13,8 +13,9 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::{Channel, Endpoint, Error, Uri};
 
 use crate::{
-    keys::{Certificate, Keys, KeysError, Material, provider, roots},
+    keys::{Certificate, Keys, KeysError, Material, of_servers, provider},
     limits::IDLE_MAX,
+    watched::Watched,
     who::Who,
 };
 
@@ -22,10 +23,10 @@ impl Keys {
     /// Opens an HTTP/2 connection whose other side must be a node reached at one of its own hosts, and, if
     /// `expected` says so, that very node.
     pub async fn dial(&self, endpoint: Endpoint, expected: Option<&str>) -> Result<Channel, Error> {
-        let (material, expected) = (self.material(), expected.map(str::to_owned));
+        let (keys, expected) = (self.clone(), expected.map(str::to_owned));
         let connector = tower::service_fn(move |uri: Uri| {
-            let (material, expected) = (Arc::clone(&material), expected.clone());
-            async move { connect(&material, &uri, expected.as_deref()).await.map(TokioIo::new) }
+            let (keys, expected) = (keys.clone(), expected.clone());
+            async move { connect(&keys, &uri, expected.as_deref()).await.map(TokioIo::new) }
         });
         endpoint.connect_with_connector(connector).await
     }
@@ -58,10 +59,18 @@ async fn handshake(material: &Material, uri: &Uri) -> io::Result<TlsStream<TcpSt
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
-async fn connect(material: &Material, uri: &Uri, expected: Option<&str>) -> io::Result<TlsStream<TcpStream>> {
-    let stream = handshake(material, uri).await?;
-    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| Certificate::parse(chain.first()?));
-    match (shown.and_then(|certificate| certificate.who), expected) {
+async fn connect(
+    keys: &Keys,
+    uri: &Uri,
+    expected: Option<&str>,
+) -> io::Result<Watched<TlsStream<TcpStream>>> {
+    let stream = handshake(&keys.material(), uri).await?;
+    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).cloned();
+    let stream = Watched::new(stream, keys, shown.as_deref());
+    match (
+        shown.and_then(|shown| Certificate::parse(&shown)).and_then(|certificate| certificate.who),
+        expected,
+    ) {
         (Some(Who::Node(node)), Some(expected)) if node != expected => {
             Err(io::Error::other(format!("the certificate there is {node}'s, {expected} was meant")))
         }
@@ -91,7 +100,8 @@ impl Trust {
         let config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(|source| KeysError::Unusable { path: ca.clone(), source })?;
-        Ok(Some(config.with_root_certificates(roots(ca)?).with_no_client_auth()))
+        let config = config.dangerous().with_custom_certificate_verifier(of_servers(ca)?);
+        Ok(Some(config.with_no_client_auth()))
     }
 }
 

@@ -15,7 +15,11 @@ use rcgen::{
 };
 use time::OffsetDateTime;
 
-use crate::who::{Who, is_name};
+use crate::{
+    keys::{KeysError, certificates},
+    revoked,
+    who::{Who, is_name},
+};
 
 /// Clocks of machines differ; a certificate is good on those that are a little behind.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(3600);
@@ -40,6 +44,8 @@ pub enum IssueError {
         #[source]
         source: io::Error,
     },
+    #[error("cannot tell which certificate is meant")]
+    Which(#[source] KeysError),
     #[error("cannot make a certificate")]
     Make(#[from] rcgen::Error),
 }
@@ -107,6 +113,28 @@ impl Authority {
     pub fn person(&self, name: &str, access: model::Access, until: SystemTime) -> Result<Issued, IssueError> {
         let who = Who::Person { name: name.to_owned(), access };
         self.issue(name, &who, &[], &[ExtendedKeyUsagePurpose::ClientAuth], until)
+    }
+
+    /// Puts the certificate that `name` has at present on the list of those that count no more. Returns the list,
+    /// which each daemon wants beside its `ca.pem`, or nothing if it was on it already.
+    pub fn revoke(&self, name: &str) -> Result<Option<PathBuf>, IssueError> {
+        if !is_name(name) || name == "ca" {
+            return Err(IssueError::Name(name.to_owned()));
+        }
+        let shown = certificates(&self.dir.join(format!("{name}.pem"))).map_err(IssueError::Which)?;
+        let print = revoked::fingerprint(&shown[0]);
+        if revoked::read(&self.certificate()).map_err(IssueError::Which)?.contains(&print) {
+            return Ok(None);
+        }
+        let list = revoked::path(&self.certificate());
+        let before = match fs::read_to_string(&list) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            other => other.map_err(at(&list))?,
+        };
+        let ended = before.is_empty() || before.ends_with('\n');
+        let text = format!("{before}{}{}", if ended { "" } else { "\n" }, revoked::line(&print, name));
+        write(&list, &text, 0o644)?;
+        Ok(Some(list))
     }
 
     fn issue(

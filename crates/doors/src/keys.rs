@@ -1,6 +1,7 @@
 //! A daemon's own certificate and whom it trusts, read from files and read again when they change.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
     sync::{Arc, RwLock},
@@ -9,14 +10,18 @@ use std::{
 
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
-    client::Resumption,
+    client::{Resumption, WebPkiServerVerifier, danger::ServerCertVerifier},
     crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject},
     server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use crate::{limits::CERTIFICATE_WARNING, who::Who};
+use crate::{
+    limits::CERTIFICATE_WARNING,
+    revoked::{self, But, Fingerprint},
+    who::Who,
+};
 
 /// Where the three are kept, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +48,10 @@ pub enum KeysError {
     Expired(PathBuf),
     #[error("{} is not valid yet: is this machine's clock right?", .0.display())]
     NotYet(PathBuf),
+    #[error("{} was revoked; make another with `tidegate tls`", .0.display())]
+    Revoked(PathBuf),
+    #[error("{}: line {line} is no fingerprint of a certificate", path.display())]
+    List { path: PathBuf, line: usize },
     #[error("{} is not signed by the authority in {}", cert.display(), ca.display())]
     Stranger { cert: PathBuf, ca: PathBuf },
     #[error("{} speaks for no node and for no person; it was not made by `tidegate tls`", .0.display())]
@@ -114,10 +123,11 @@ pub(crate) struct Material {
     /// Takes one if the caller has it.
     pub anyone: Arc<ServerConfig>,
     pub client: Arc<ClientConfig>,
+    pub revoked: Arc<BTreeSet<Fingerprint>>,
 }
 
 /// Tells one state of the files from another.
-type Stamps = [Option<(u64, u64, SystemTime)>; 3];
+type Stamps = [Option<(u64, u64, SystemTime)>; 4];
 
 struct Held {
     material: Arc<Material>,
@@ -212,7 +222,7 @@ fn stamps(files: &KeyFiles) -> Stamps {
         let meta = fs::metadata(path).ok()?;
         Some((meta.ino(), meta.len(), meta.modified().ok()?))
     };
-    [stamp(&files.ca), stamp(&files.cert), stamp(&files.key)]
+    [stamp(&files.ca), stamp(&files.cert), stamp(&files.key), stamp(&revoked::path(&files.ca))]
 }
 
 pub(crate) fn provider() -> Arc<CryptoProvider> {
@@ -228,19 +238,41 @@ pub(crate) fn roots(ca: &Path) -> Result<RootCertStore, KeysError> {
     Ok(roots)
 }
 
+fn unusable(path: &Path) -> impl FnOnce(rustls::Error) -> KeysError {
+    let path = path.to_owned();
+    move |source| KeysError::Unusable { path, source }
+}
+
+/// Callers that must show a certificate, and callers that may.
+type Verifiers = [Arc<dyn ClientCertVerifier>; 2];
+
+fn of_callers(ca: &Path, revoked: &Arc<BTreeSet<Fingerprint>>) -> Result<Verifiers, KeysError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider());
+    let offered = verifier.clone().allow_unauthenticated().build();
+    let [asked, offered] = [verifier.build(), offered];
+    let but = |inner: Result<Arc<dyn ClientCertVerifier>, _>| match inner {
+        Ok(inner) => {
+            let but: Arc<dyn ClientCertVerifier> = Arc::new(But { revoked: Arc::clone(revoked), inner });
+            Ok(but)
+        }
+        Err(error) => Err(unusable(ca)(rustls::Error::General(format!("{error}")))),
+    };
+    Ok([but(asked)?, but(offered)?])
+}
+
+/// Of those who are dialled.
+pub(crate) fn of_servers(ca: &Path) -> Result<Arc<dyn ServerCertVerifier>, KeysError> {
+    let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots(ca)?), provider()).build();
+    let inner = inner.map_err(|error| unusable(ca)(rustls::Error::General(format!("{error}"))))?;
+    let inner: Arc<dyn ServerCertVerifier> = inner;
+    Ok(Arc::new(But { revoked: Arc::new(revoked::read(ca)?), inner }))
+}
+
 fn read(files: &KeyFiles) -> Result<Material, KeysError> {
     let KeyFiles { ca, cert, key } = files;
-    let unusable = |path: &Path| {
-        let path = path.to_owned();
-        move |source| KeysError::Unusable { path, source }
-    };
-    let roots = Arc::new(roots(ca)?);
     let chain = certificates(cert)?;
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider());
-    let offered = verifier.clone().allow_unauthenticated().build();
-    let verifier =
-        verifier.build().map_err(|error| unusable(ca)(rustls::Error::General(error.to_string())))?;
-    let offered = offered.map_err(|error| unusable(ca)(rustls::Error::General(error.to_string())))?;
+    let revoked = Arc::new(revoked::read(ca)?);
+    let [verifier, offered] = of_callers(ca, &revoked)?;
     check(files, &chain, &*verifier)?;
     let certificate = Certificate::parse(&chain[0]).ok_or_else(|| empty(cert, "certificate"))?;
     let who = certificate.who.clone();
@@ -263,7 +295,8 @@ fn read(files: &KeyFiles) -> Result<Material, KeysError> {
     let client = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(unusable(cert))?
-        .with_root_certificates(Arc::clone(&roots));
+        .dangerous()
+        .with_custom_certificate_verifier(of_servers(ca)?);
     let mut client = client.with_client_auth_cert(chain.clone(), private_key(key)?).map_err(mismatch)?;
     client.resumption = Resumption::disabled();
     Ok(Material {
@@ -272,6 +305,7 @@ fn read(files: &KeyFiles) -> Result<Material, KeysError> {
         client: Arc::new(client),
         certificate,
         who,
+        revoked,
     })
 }
 
@@ -291,6 +325,7 @@ fn check(
         Err(rustls::Error::InvalidCertificate(Fault::NotValidYet | Fault::NotValidYetContext { .. })) => {
             Err(KeysError::NotYet(cert))
         }
+        Err(rustls::Error::InvalidCertificate(Fault::Revoked)) => Err(KeysError::Revoked(cert)),
         Err(rustls::Error::InvalidCertificate(Fault::UnknownIssuer | Fault::BadSignature)) => {
             Err(KeysError::Stranger { cert, ca: files.ca.clone() })
         }
@@ -299,7 +334,7 @@ fn check(
 }
 
 /// One at least.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, KeysError> {
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, KeysError> {
     let bytes = bytes(path)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match all {

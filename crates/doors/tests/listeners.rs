@@ -124,3 +124,100 @@ async fn whoever_comes_in_is_known_by_the_certificate() {
     let _open = shameless(address, &authority, None).await;
     assert_eq!(taken.recv().await.unwrap().peer().who, None);
 }
+
+#[tokio::test]
+async fn a_certificate_that_is_revoked_is_refused_and_what_it_had_opened_ends() {
+    use tokio::io::AsyncWriteExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (authority, keys) = cluster(dir.path());
+    let tomorrow = SystemTime::now() + Duration::from_secs(24 * 3600);
+    let lost = authority.node("n2", &["127.0.0.1".to_owned()], tomorrow).unwrap();
+    let kept = authority.node("n3", &[], tomorrow).unwrap();
+    let (address, mut taken, _stop) = listen(Some(keys.clone()), Callers::Nodes, 8).await;
+    let mut of_lost = shameless(address, &authority, Some(&lost)).await;
+    let mut from_lost = taken.recv().await.unwrap();
+    let mut of_kept = shameless(address, &authority, Some(&kept)).await;
+    let mut from_kept = taken.recv().await.unwrap();
+    of_lost.write_all(b"a").await.unwrap();
+    assert_eq!(from_lost.read(&mut [0; 16]).await.unwrap(), 1, "it is believed so far");
+
+    assert!(authority.revoke("n2").unwrap().is_some());
+    assert_eq!(authority.revoke("n2").unwrap(), None, "once is enough");
+    assert!(keys.look(true).unwrap());
+    of_lost.write_all(b"b").await.unwrap();
+    let said = from_lost.read(&mut [0; 16]).await.unwrap_err();
+    assert!(said.to_string().contains("revoked"), "{said}");
+    assert!(from_lost.write(b"secret").await.is_err(), "and nothing is told to it");
+    of_kept.write_all(b"c").await.unwrap();
+    assert_eq!(from_kept.read(&mut [0; 16]).await.unwrap(), 1);
+    let said = refusal(shameless(address, &authority, Some(&lost)).await).await;
+    assert!(said.contains("CertificateRevoked"), "{said}");
+    let _open = shameless(address, &authority, Some(&kept)).await;
+    assert_eq!(taken.recv().await.unwrap().peer().who, Some(Who::Node("n3".to_owned())));
+
+    let files = KeyFiles { ca: authority.certificate(), cert: lost.cert, key: lost.key };
+    let said = Keys::load(files).err().unwrap().to_string();
+    assert!(said.contains("n2.pem was revoked"), "{said}");
+    let next = authority.node("n2", &["127.0.0.1".to_owned()], tomorrow).unwrap();
+    let _open = shameless(address, &authority, Some(&next)).await;
+    assert_eq!(taken.recv().await.unwrap().peer().who, Some(Who::Node("n2".to_owned())));
+}
+
+#[tokio::test]
+async fn a_daemon_does_not_dial_one_whose_certificate_is_revoked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (authority, keys) = cluster(dir.path());
+    let (address, _taken, _stop) = listen(Some(keys), Callers::Nodes, 8).await;
+    let tomorrow = SystemTime::now() + Duration::from_secs(24 * 3600);
+    let own = authority.node("n2", &["127.0.0.1".to_owned()], tomorrow).unwrap();
+    let files = KeyFiles { ca: authority.certificate(), cert: own.cert, key: own.key };
+    let other = Keys::load(files).unwrap();
+    let endpoint = || tonic::transport::Endpoint::from_shared(format!("https://{address}")).unwrap();
+    assert!(other.dial(endpoint(), Some("n1")).await.is_ok());
+    authority.revoke("n1").unwrap();
+    assert!(other.look(true).unwrap());
+    let error = other.dial(endpoint(), Some("n1")).await.unwrap_err();
+    assert!(format!("{error:?}").contains("Revoked"), "{error:?}");
+}
+
+#[test]
+fn a_list_that_cannot_be_read_is_an_error_and_what_was_believed_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, keys) = cluster(dir.path());
+    std::fs::write(dir.path().join("revoked.txt"), "# ours\nn2\n").unwrap();
+    let said = keys.look(true).unwrap_err().to_string();
+    assert!(said.contains("revoked.txt: line 2 is no fingerprint"), "{said}");
+    assert!(!keys.look(false).unwrap(), "it is said once");
+}
+
+/// Connections that both sides of hold in this process, as far as its descriptors go.
+fn idle_max() -> usize {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _as_before = setrlimit(Resource::Nofile, limit);
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::from(u32::MAX));
+    10_000.min(usize::try_from(descriptors.saturating_sub(500) / 2).unwrap_or(10_000))
+}
+
+#[tokio::test]
+async fn ten_thousand_idle_connections_are_held_one_more_is_closed_and_a_place_is_given_on() {
+    let max = idle_max();
+    let (address, mut taken, _stop) = listen(None, Callers::Anyone, max).await;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    while ours.len() < max {
+        // As many at a time as are taken up without a pause.
+        let count = 64.min(max - ours.len());
+        for _ in 0..count {
+            ours.push(TcpStream::connect(address).await.unwrap());
+        }
+        for _ in 0..count {
+            theirs.push(tokio::time::timeout(PATIENCE, taken.recv()).await.unwrap().unwrap());
+        }
+    }
+    until_closed(&mut TcpStream::connect(address).await.unwrap()).await;
+    theirs.pop();
+    let _next = TcpStream::connect(address).await.unwrap();
+    assert!(tokio::time::timeout(PATIENCE, taken.recv()).await.unwrap().is_some());
+    assert_eq!(ours.len(), max);
+}

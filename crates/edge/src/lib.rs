@@ -7,6 +7,8 @@
 //!
 //! *Invariant:* no byte goes to a backend before the edge said `Copy`. Nothing here chooses a backend.
 
+#![forbid(unsafe_code)]
+
 mod connection;
 mod handle;
 mod listener;

@@ -7,6 +7,8 @@
 //! *Invariant:* nothing here decides what a cluster does. What happens is what `protocol` says; the search
 //! only chooses what happens next.
 
+#![forbid(unsafe_code)]
+
 mod agree;
 mod canon;
 mod config;

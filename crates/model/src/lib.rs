@@ -6,6 +6,8 @@
 //! *Invariant:* nothing here knows what time it is, does I/O, draws a random number or iterates a
 //! `HashMap`. Nothing here decides anything: decisions are in `planner`.
 
+#![forbid(unsafe_code)]
+
 mod change;
 mod cluster;
 mod codec;

@@ -44,3 +44,12 @@ pub struct AuditEntry {
     pub from: String,
     pub what: String,
 }
+
+impl AuditEntry {
+    /// How what is said of a request begins that was turned away. Nothing that was done is described so.
+    pub const REFUSED: &'static str = "refused: ";
+
+    pub fn is_refusal(&self) -> bool {
+        self.what.starts_with(AuditEntry::REFUSED)
+    }
+}

@@ -7,6 +7,8 @@
 //! *Invariant:* the planner does not know what time it is, whom it talks to, or what a unit is made of.
 //! Planning again right after applying a plan makes no change.
 
+#![forbid(unsafe_code)]
+
 pub mod balance;
 pub mod drain;
 pub mod feeds;

@@ -7,6 +7,8 @@
 //! *Invariant:* no async, no clock, no I/O, no randomness of its own. The same inputs give the same
 //! outputs, byte for byte.
 
+#![forbid(unsafe_code)]
+
 pub mod commit;
 pub mod coordinator;
 pub mod dispatchers;

@@ -90,3 +90,19 @@ fn an_entry_of_the_audit_log_is_cut_where_a_request_names_too_much() {
     );
     assert!(last.what.len() < 1100);
 }
+
+#[test]
+fn a_flood_of_refusals_pushes_nothing_out_of_the_log_that_was_done() {
+    let mut office = Office::with_nodes(1);
+    office.ask(create("alice", 1, None)).unwrap();
+    for number in 0..1500 {
+        office.ask(Request::NoteRefusal { what: format!("401 GET /{number}") }).unwrap();
+    }
+    let cluster = office.coordinator.cluster();
+    assert_eq!(cluster.audit().filter(|entry| entry.is_refusal()).count(), 200);
+    assert!(cluster.audit().any(|entry| entry.what == "create token/alice for a viewer"));
+    let last = cluster.audit().next_back().unwrap();
+    assert_eq!(last.what, "refused: 401 GET /1499");
+    office.next_coordinator();
+    assert_eq!(office.coordinator.cluster().audit().filter(|entry| entry.is_refusal()).count(), 200);
+}

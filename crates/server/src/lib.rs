@@ -8,6 +8,8 @@
 //! wish becomes an `Input`, and what is seen from outside comes from an `Output` or from a read that
 //! waited for the store.
 
+#![forbid(unsafe_code)]
+
 pub mod api;
 mod clock;
 mod events;

@@ -8,6 +8,8 @@
 //! *Invariant:* nothing here reads a clock, does I/O (but for printing a trace) or iterates a
 //! `HashMap`: a seed is all that a run depends on.
 
+#![forbid(unsafe_code)]
+
 mod clients;
 mod coverage;
 mod drains;

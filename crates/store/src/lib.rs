@@ -14,6 +14,8 @@
 //! decision about the cluster. It never retries a commit: what to do about a lost answer is decided
 //! by the caller's commit loop.
 
+#![forbid(unsafe_code)]
+
 mod contract;
 pub mod embedded;
 mod error;

@@ -333,14 +333,14 @@ pub struct DeadlineArgs {
 }
 
 /// `KEY=VALUE`.
-fn pair(text: &str) -> Result<(String, String), String> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("write it like key=value".to_owned()),
     }
 }
 
-fn deadline(text: &str) -> Result<String, String> {
+pub(crate) fn deadline(text: &str) -> Result<String, String> {
     match model::units::parse_duration(text)? {
         model::Millis(0) => Err("a deadline of nothing is --force".to_owned()),
         _ => Ok(text.to_owned()),
@@ -519,7 +519,7 @@ pub enum TlsCommand {
     },
     /// Make a person's certificate: with it the first token is made
     #[command(
-        after_help = "Example:\n  tidegate tls person certs alice\n\nIt cannot be revoked: keep it short-lived, and use tokens."
+        after_help = "Example:\n  tidegate tls person certs alice\n\nKeep it short-lived, and use tokens: it is revoked by a file on every node."
     )]
     Person {
         /// The directory of the authority
@@ -535,10 +535,20 @@ pub enum TlsCommand {
     },
     /// What a certificate says
     Show { file: PathBuf },
+    /// Have a certificate count no more
+    #[command(after_help = "Example:\n  tidegate tls revoke certs n1\n\n\
+                      It takes effect where the list that it names lies beside ca.pem: a running daemon takes it up by\n\
+                      itself, refuses the certificate from then on and ends its streams. Revoke before making the next.")]
+    Revoke {
+        /// The directory of the authority
+        dir: PathBuf,
+        /// The node or the person
+        name: String,
+    },
 }
 
 /// `NAME=HOST,HOST`.
-fn node_and_hosts(text: &str) -> Result<(String, Vec<String>), String> {
+pub(crate) fn node_and_hosts(text: &str) -> Result<(String, Vec<String>), String> {
     let (name, hosts) = pair(text).map_err(|_| "write it like n1=10.0.0.1,n1.example".to_owned())?;
     let hosts: Vec<String> = hosts.split(',').map(str::to_owned).collect();
     match hosts.iter().any(String::is_empty) {

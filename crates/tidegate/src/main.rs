@@ -3,6 +3,8 @@
 //! *Invariant:* nothing here decides anything about a cluster. Commands say what the server answered;
 //! the daemon puts layers together.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod certificates;
 mod cli;
@@ -13,6 +15,8 @@ mod daemon;
 mod demo;
 mod dev;
 mod failure;
+#[cfg(test)]
+mod hostile_tests;
 mod leash;
 mod lock;
 mod out;

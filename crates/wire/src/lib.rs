@@ -12,6 +12,9 @@
 //! *Invariant:* nothing here decides anything, keeps cluster state, retries or looks at a message beyond
 //! its shape and whom it names as its sender. Who dials again, where and when is the caller's; what a message means is `protocol`'s.
 
+#![forbid(unsafe_code)]
+
+mod allowance;
 mod client;
 mod convert;
 mod error;

@@ -11,7 +11,7 @@ use std::{
 
 use doors::{
     Callers, Door, Peer, Who,
-    limits::{RPC_CONNECTIONS_MAX, STREAM_BURST, STREAM_MESSAGES_PER_SECOND, STREAMS_PER_CONNECTION_MAX},
+    limits::{RPC_CONNECTIONS_MAX, STREAMS_PER_CONNECTION_MAX},
 };
 use futures_util::{Stream, StreamExt, future::ready, stream};
 use prost::Message;
@@ -27,6 +27,7 @@ use tonic::{Code, Request, Response, Status, Streaming, metadata::MetadataValue}
 
 use crate::{
     COORDINATOR_METADATA,
+    allowance::Allowance,
     error::{WireError, in_full},
     limits::{
         DOWN_BYTES_MAX, FLUSH_TIMEOUT, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, OUTBOX_CAPACITY, UP_BYTES_MAX,
@@ -239,30 +240,6 @@ pub(crate) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     }
 }
 
-/// How many messages a stream may bring before it is read more slowly.
-struct Allowance {
-    left: f64,
-    at: time::Instant,
-}
-
-impl Allowance {
-    fn new() -> Allowance {
-        Allowance { left: f64::from(STREAM_BURST), at: time::Instant::now() }
-    }
-
-    /// Waits until one more may come.
-    async fn take(&mut self) {
-        let rate = f64::from(STREAM_MESSAGES_PER_SECOND);
-        let now = time::Instant::now();
-        let earned = (now - self.at).as_secs_f64() * rate;
-        (self.left, self.at) = ((self.left + earned).min(f64::from(STREAM_BURST)), now);
-        self.left -= 1.0;
-        if self.left < 0.0 {
-            time::sleep(std::time::Duration::from_secs_f64(-self.left / rate)).await;
-        }
-    }
-}
-
 fn not_coordinator(error: &NotCoordinator) -> Status {
     let mut status = Status::failed_precondition("this daemon is not the coordinator");
     // An address that no header can hold is of no use to the caller either.
@@ -340,9 +317,12 @@ impl ConnStream {
     }
 
     async fn read(&self, mut inbound: Streaming<pb::Up>) -> Ended {
-        let mut allowance = Allowance::new();
+        let mut allowance = Allowance::new(time::Instant::now());
         loop {
-            allowance.take().await;
+            let wait = allowance.take(time::Instant::now());
+            if !wait.is_zero() {
+                time::sleep(wait).await;
+            }
             let up = match inbound.message().await {
                 Ok(Some(up)) => up,
                 Ok(None) => return Ended::ByDaemon,

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod arbitrary;
+mod hostile;
 
 use std::sync::Arc;
 

@@ -381,3 +381,46 @@ mod bytes {
         }
     }
 }
+
+#[tokio::test]
+async fn a_daemon_that_floods_is_slowed_down_and_the_others_are_heard_meanwhile() {
+    // Far more than a burst: at the rate of a stream it would take minutes.
+    const FLOOD: u64 = 100_000;
+    let mut candidate = Candidate::coordinator().await;
+    let began = std::time::Instant::now();
+    let loud = connect(&candidate.address).await.unwrap();
+    let (of_loud, _outbox) = candidate.opened().await;
+    let quiet = connect(&candidate.address).await.unwrap();
+    let (of_quiet, _other) = candidate.opened().await;
+    let sender = loud.sender.clone();
+    let flood = tokio::spawn(async move {
+        for seq in 1..=FLOOD {
+            if sender.send(heartbeat(seq)).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut heard = 0;
+    while heard < u64::from(doors::limits::STREAM_BURST) {
+        let (conn, up) = candidate.message().await;
+        heard += 1;
+        assert_eq!((conn, up.seq), (of_loud, heard), "in order, none left out");
+    }
+    for seq in 1..=50 {
+        quiet.sender.send(heartbeat(seq)).await.unwrap();
+        loop {
+            let (conn, up) = candidate.message().await;
+            if conn == of_quiet {
+                assert_eq!(up.seq, seq);
+                break;
+            }
+            heard += 1;
+        }
+    }
+    // However slow the machine: time that passed allows more, never less.
+    let (burst, rate) = (doors::limits::STREAM_BURST, doors::limits::STREAM_MESSAGES_PER_SECOND);
+    let allowed = f64::from(burst) + f64::from(rate) * began.elapsed().as_secs_f64() + 2.0;
+    assert!(heard as f64 <= allowed, "{heard} of the flood came through, and {allowed} may");
+    assert!(heard < FLOOD / 2, "{heard} of the flood came through before fifty heartbeats of another");
+    flood.abort();
+}

@@ -172,7 +172,7 @@ async fn status_line(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Err(io::Error::other("the status line does not end"))
 }
 
-fn parse_status(line: &[u8]) -> Option<u16> {
+pub(crate) fn parse_status(line: &[u8]) -> Option<u16> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.strip_prefix("HTTP/")?.split_ascii_whitespace();
     let (_version, status) = (words.next()?, words.next()?);

@@ -13,6 +13,8 @@ pub mod cgroup;
 pub mod checks;
 pub mod feeds;
 pub mod host;
+#[cfg(test)]
+mod hostile_tests;
 pub mod logs;
 pub mod ports;
 pub mod runtime;

@@ -5,6 +5,8 @@
 //!
 //! *Keeping leaders away* is a store's entry in `evict-leader-scheduler`, which PD keeps until somebody removes it.
 
+#[cfg(test)]
+mod hostile_tests;
 mod http;
 mod leadership;
 mod preflight;

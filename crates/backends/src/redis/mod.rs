@@ -6,6 +6,8 @@
 //! *Keeping leaders away* is `cluster-replica-no-failover` on the node: it cannot become a primary, and nothing here
 //! gives slots to a node that has it set. It lasts as long as the process.
 
+#[cfg(test)]
+mod hostile_tests;
 mod join;
 mod link;
 mod moves;

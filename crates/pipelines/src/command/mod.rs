@@ -11,6 +11,8 @@
 //! while that grows.
 
 pub mod guard;
+#[cfg(test)]
+mod hostile_tests;
 mod hosting;
 mod message;
 mod process;

@@ -9,6 +9,8 @@
 mod catalog;
 mod connect;
 mod copy_text;
+#[cfg(test)]
+mod hostile_tests;
 mod names;
 mod objects;
 mod pgoutput;

@@ -104,7 +104,8 @@ fn change(tag: u8, relation: u32, data: &mut Bytes) -> Result<Logical, Garbled> 
 fn tuple(data: &mut Bytes) -> Result<Row, Garbled> {
     need(data, 2)?;
     let count = data.get_u16() as usize;
-    let mut row = Vec::with_capacity(count);
+    // Each value takes a byte at least: a count alone makes nobody hold memory.
+    let mut row = Vec::with_capacity(count.min(data.remaining()));
     for _ in 0..count {
         row.push(match byte(data)? {
             b'n' => Cell::Null,
@@ -129,7 +130,7 @@ fn relation(data: &mut Bytes) -> Result<Relation, Garbled> {
     let identity = byte(data)?;
     need(data, 2)?;
     let count = data.get_u16();
-    let mut columns = Vec::with_capacity(usize::from(count));
+    let mut columns = Vec::with_capacity(usize::from(count).min(data.remaining()));
     for _ in 0..count {
         let key = byte(data)? & 1 == 1;
         let name = text(data)?;

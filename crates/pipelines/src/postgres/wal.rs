@@ -358,7 +358,7 @@ impl Wal {
     }
 }
 
-fn frame(mut data: Bytes) -> Result<Frame, Fault> {
+pub(super) fn frame(mut data: Bytes) -> Result<Frame, Fault> {
     let kind = data.first().copied();
     match kind {
         Some(b'w') if data.len() >= 25 => Ok(Frame::Data(data.split_off(25))),

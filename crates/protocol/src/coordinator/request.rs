@@ -96,6 +96,10 @@ pub enum Request {
     RevokeToken {
         name: String,
     },
+    /// Somebody was turned away: for the audit log, and nothing else.
+    NoteRefusal {
+        what: String,
+    },
     /// Answered once everything applied so far is committed: what a read waits for.
     Barrier,
 }

@@ -9,7 +9,9 @@ use model::{
 use super::{Answer, ApiError, Asked, Coordinator, ErrorKind, Request, WantedIntent};
 
 /// Entries of the audit log that are kept.
-const AUDIT_KEPT: u64 = 1000;
+const AUDIT_KEPT: usize = 1000;
+/// Of these, and beside them, so many of requests that were turned away: strangers make these.
+const REFUSALS_KEPT: usize = 200;
 /// Bytes of each of an entry's texts; a request that names a thousand services is cut.
 const AUDIT_TEXT_MAX: usize = 1024;
 
@@ -48,6 +50,7 @@ impl Coordinator {
                 self.create_token(Token { name, access, hash, created_at: now, created_by, expires_at }, now)?
             }
             Request::RevokeToken { name } => self.revoke_token(&name, now)?,
+            Request::NoteRefusal { .. } => Answer::Done,
         };
         self.audit(asked.who, asked.from, what, now);
         Ok(answer)
@@ -55,13 +58,17 @@ impl Coordinator {
 
     pub(super) fn audit(&mut self, who: String, from: String, what: String, now: Time) {
         let [who, from, what] = [who, from, what].map(|text| cut(text, AUDIT_TEXT_MAX));
+        let number = self.cluster.meta().audit_next;
+        let entry = AuditEntry { number, at: now, who, from, what };
+        // Each kind has room of its own: a flood of refusals leaves in the log what was done.
+        let kept = if entry.is_refusal() { REFUSALS_KEPT } else { AUDIT_KEPT };
+        let alike = self.cluster.audit().filter(|old| old.is_refusal() == entry.is_refusal());
+        let alike: Vec<u64> = alike.map(|old| old.number).collect();
+        let gone = alike.len().checked_sub(kept).map_or(0, |beyond| beyond + 1);
         self.change(now, |txn, _| {
-            let number = txn.meta().audit_next;
             txn.put(Change::Meta(Meta { audit_next: number + 1, ..txn.meta().clone() }));
-            txn.put(Change::Audit(AuditEntry { number, at: now, who, from, what }));
-            if let Some(old) = number.checked_sub(AUDIT_KEPT) {
-                txn.put(Change::AuditGone(old));
-            }
+            txn.put(Change::Audit(entry));
+            alike[..gone].iter().for_each(|old| txn.put(Change::AuditGone(*old)));
         });
     }
 
@@ -257,6 +264,7 @@ fn describe(request: &Request) -> String {
             )
         }
         Request::RevokeToken { name } => format!("revoke token/{name}"),
+        Request::NoteRefusal { what } => format!("{}{what}", AuditEntry::REFUSED),
         Request::Barrier => String::new(),
     }
 }

@@ -16,6 +16,7 @@ use model::Access;
 
 use super::ApiFailure;
 use super::caller::{self, Caller};
+use super::refusals::Refusal;
 use super::state::ApiState;
 use super::tokens::WhoamiView;
 
@@ -41,23 +42,37 @@ pub(super) async fn admit(State(state): State<ApiState>, mut request: Request, n
     if !state.asks_for_tokens() || is_open(request.uri().path()) {
         return next.run(request).await;
     }
-    let grant = match grant(&state, Head::of(&request)).await {
-        Ok(grant) => grant,
-        Err(refused) => return refused.into_response(),
-    };
-    // None: the coordinator will say.
-    if let Some(grant) = grant {
-        if needs_operator(request.method(), request.uri().path()) && grant.access != Access::Operator {
-            return forbidden(&grant).into_response();
+    let head = Head::of(&request);
+    let (method, path) = (head.method.to_string(), head.path.clone());
+    let from = caller::from(request.headers(), request.extensions());
+    let mut who = head.peer.as_ref().map_or_else(|| "nobody".to_owned(), Who::to_string);
+    let grant = match grant(&state, head).await {
+        // None: the coordinator will say, and write it down.
+        Ok(None) => return next.run(request).await,
+        Ok(Some(grant)) => {
+            who.clone_from(&grant.who);
+            let may = !needs_operator(request.method(), &path) || grant.access == Access::Operator;
+            if may { Ok(grant) } else { Err(forbidden(&grant)) }
         }
-        let from = caller::from(request.headers(), request.extensions());
-        request.extensions_mut().insert(Caller { who: grant.who, from, access: grant.access });
+        Err(refused) => Err(refused),
+    };
+    let response = match grant {
+        Ok(grant) => {
+            let from = from.clone();
+            request.extensions_mut().insert(Caller { who: grant.who, from, access: grant.access });
+            next.run(request).await
+        }
+        Err(refused) => refused.into_response(),
+    };
+    if matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        let refusal = Refusal { who, from, method, path, status: response.status() };
+        state.refusals().note(&state, &refusal);
     }
-    next.run(request).await
+    response
 }
 
 /// For load balancers, and for whoever wants to know how to ask.
-fn is_open(path: &str) -> bool {
+pub(super) fn is_open(path: &str) -> bool {
     matches!(path, "/healthz" | "/openapi.json")
 }
 

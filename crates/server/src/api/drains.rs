@@ -198,7 +198,7 @@ async fn part_of(state: &ApiState, epoch: u64, node: String) -> Answer<(StatusCo
 }
 
 /// Looked at before anything is asked of the coordinator. Names no node yet.
-fn wanted(body: DrainBody) -> Answer<DrainRequest> {
+pub(super) fn wanted(body: DrainBody) -> Answer<DrainRequest> {
     let force = body.force == Some(true);
     let deadline = match (body.deadline.as_deref(), force) {
         (Some(_), true) => {

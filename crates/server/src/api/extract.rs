@@ -62,7 +62,7 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for InBodyOrN
     }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiFailure> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiFailure> {
     // A list would be taken for a shape's fields in their order.
     if bytes.trim_ascii_start().first().is_some_and(|first| *first == b'[') {
         return Err(ApiFailure::invalid("the body is a list, not an object"));

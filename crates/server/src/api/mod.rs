@@ -7,16 +7,20 @@ mod admit;
 mod caller;
 mod captures;
 mod cluster;
+mod document;
 mod drains;
 mod error;
 mod events;
 mod extract;
 mod feeds;
 mod forward;
+#[cfg(test)]
+mod hostile_tests;
 mod instances;
 mod logs;
 mod nodes;
 mod own;
+mod refusals;
 mod services;
 mod state;
 mod stores;
@@ -127,5 +131,5 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
         .merge(v1())
         .merge(own())
         .split_for_parts();
-    document
+    document::complete(document)
 }

@@ -46,7 +46,7 @@ pub(super) async fn healthz(State(state): State<ApiState>) -> (StatusCode, Json<
 
 /// Figures for Prometheus. Those of the cluster come from the coordinator alone.
 #[utoipa::path(get, path = "/metrics", tag = "daemon", operation_id = "metrics",
-    responses((status = 200, body = String, content_type = "text/plain")))]
+    responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub(super) async fn metrics(State(state): State<ApiState>) -> Answer<Response> {
     let mut text = String::new();
     if let Some(office) = state.candidate_office() {

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::ApiFailure;
 use super::admit::Verdicts;
+use super::refusals::Refusals;
 use crate::{Leader, OfficeHandle};
 
 /// A daemon that does not answer a connection in this time is down or cut off.
@@ -25,6 +26,7 @@ struct Inner {
     http: Http,
     tokens: bool,
     verdicts: Verdicts,
+    refusals: Refusals,
     more_metrics: Vec<Arc<dyn Fn() -> String + Send + Sync>>,
     away: Option<Away>,
 }
@@ -60,6 +62,7 @@ impl ApiState {
             http,
             tokens,
             verdicts,
+            refusals: Refusals::default(),
             more_metrics: Vec::new(),
             away: None,
         })))
@@ -82,6 +85,10 @@ impl ApiState {
 
     pub(super) fn verdicts(&self) -> &Verdicts {
         &self.0.verdicts
+    }
+
+    pub(super) fn refusals(&self) -> &Refusals {
+        &self.0.refusals
     }
 
     /// Adds what another part of the daemon has to tell to `/metrics`, in the text format. Before the

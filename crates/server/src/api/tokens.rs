@@ -158,7 +158,8 @@ pub struct AuditQuery {
     limit: Option<usize>,
 }
 
-/// What was asked for and done, the newest last. The last thousand entries are kept.
+/// What was asked for and done, the newest last. The last thousand entries are kept, and beside them the last 200 of
+/// requests that were refused with 401 or 403: per minute the first of each host as it was, the others counted.
 #[utoipa::path(get, path = "/v1/audit", tag = "access", operation_id = "list_audit", params(AuditQuery),
     responses((status = 200, body = List<AuditView>), (status = 400, body = ErrorView)))]
 pub(super) async fn audit(
@@ -166,6 +167,7 @@ pub(super) async fn audit(
     InQuery(query): InQuery<AuditQuery>,
 ) -> Answer<Json<List<AuditView>>> {
     let limit = query.limit.unwrap_or(AUDIT_SHOWN);
+    state.refusals().settle(&state).await;
     let seen = state.office()?.read(move |coordinator, _| {
         let mut last: Vec<_> = coordinator.cluster().audit().rev().take(limit).map(AuditView::of).collect();
         last.reverse();

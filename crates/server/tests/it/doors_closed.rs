@@ -338,3 +338,37 @@ async fn a_certificate_of_another_authority_opens_nothing() {
         "and is not believed either"
     );
 }
+
+fn refusals(log: &Value) -> Vec<(String, String)> {
+    let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+    let all = log["items"].as_array().unwrap().iter().map(|entry| (text(entry, "who"), text(entry, "what")));
+    all.filter(|(_, what)| what.starts_with("refused: ")).collect()
+}
+
+#[tokio::test]
+async fn refused_requests_are_in_the_audit_log_and_a_flood_of_them_is_a_few_entries() {
+    let guarded = Guarded::start().await;
+    let (alice, bob) =
+        (guarded.token("alice", Access::Operator).await, guarded.token("bob", Access::Viewer).await);
+    for _ in 0..300 {
+        assert_eq!(guarded.get("/v1/nodes", "").await.0, StatusCode::UNAUTHORIZED);
+    }
+    assert_eq!(guarded.ask(Method::DELETE, "/v1/tokens/alice", &bob, None).await.0, StatusCode::FORBIDDEN);
+    eventually("both kinds are told", async || {
+        let (_, log) = guarded.get("/v1/audit?limit=1000", &alice).await;
+        let said = refusals(&log);
+        let by = |who: &str, words: &str| said.iter().any(|(w, what)| w == who && what.contains(words));
+        by("nobody", "401 GET /v1/nodes") && by("token:bob", "403 DELETE /v1/tokens/alice")
+    })
+    .await;
+    let (_, log) = guarded.get("/v1/audit?limit=1000", &alice).await;
+    let said = refusals(&log);
+    let counted =
+        |what: &String| what.strip_prefix("refused: ")?.split_once(" more with 401")?.0.parse::<u64>().ok();
+    let told = said.iter().filter(|(_, what)| what.contains("401 GET")).count() as u64;
+    let more: u64 = said.iter().filter_map(|(_, what)| counted(what)).sum();
+    assert_eq!(told + more, 300, "none is left out: {said:?}");
+    assert!(said.len() < 30, "{said:?}");
+    assert!(log.to_string().contains("create token/alice"), "what was done is still there");
+    assert!(!log.to_string().contains(&alice) && !log.to_string().contains(&bob));
+}

@@ -126,7 +126,7 @@ impl FakeNode {
     }
 }
 
-fn hello(id: &str, api: &str, inventory: Vec<Inventory>) -> Hello {
+pub fn hello(id: &str, api: &str, inventory: Vec<Inventory>) -> Hello {
     Hello {
         node: NodeId::new(id),
         life: Life(7),

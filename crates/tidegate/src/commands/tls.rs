@@ -46,6 +46,16 @@ pub fn tls(command: TlsCommand) -> Outcome {
             made(&name, authority(&dir)?.person(&name, access, in_days(days)))
         }
         TlsCommand::Show { file } => show(&file),
+        TlsCommand::Revoke { dir, name } => match authority(&dir)?.revoke(&name).map_err(failed)? {
+            Some(list) => {
+                out::line(format!("{name} is on {}", list.display()))?;
+                out::note(
+                    "copy that file beside ca.pem on every node; until then the certificate counts there",
+                );
+                Ok(())
+            }
+            None => out::line(format!("{name} was revoked before")),
+        },
     }
 }
 

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::api_document;
 use super::harness::{
     Daemon, Done, Pace, Setup, free_port, process, take_turn, tidegate, until, with_program, within,
 };
@@ -239,6 +240,19 @@ async fn whoever_may_not_is_refused_in_words_that_say_why() {
     assert_eq!(cluster.get(&local, None, Some(&node)).await.0, 404, "a daemon may, and there is nothing");
 }
 
+#[tokio::test]
+async fn whoever_may_not_is_refused_as_the_document_says() {
+    let Some(program) = api_document::schemathesis() else { return };
+    let cluster = Secured::start().await;
+    let viewer = format!("Authorization: Bearer {}", cluster.token("eve", "viewer").await);
+    let (dir, ca) = (cluster.dir.path(), cluster.authority.certificate().display().to_string());
+    let trust = ["--tls-verify", ca.as_str()];
+    let tried = api_document::run(&program, dir, &cluster.bases[0], "1", &trust).await;
+    api_document::is_well(&tried);
+    let trust = [&trust[..], &["--header", &viewer]].concat();
+    api_document::is_well(&api_document::run(&program, dir, &cluster.bases[0], "1", &trust).await);
+}
+
 fn hello(node: &str) -> Up {
     let hello = Hello {
         node: NodeId::new(node),
@@ -320,8 +334,64 @@ async fn a_certificate_that_is_replaced_is_used_without_a_restart() {
     assert_eq!(n2.code, 0, "{}", n2.stderr);
 }
 
+#[tokio::test]
+async fn a_node_whose_certificate_is_revoked_loses_its_stream_without_a_restart_and_no_other_does() {
+    let cluster = Secured::start().await;
+    let done = tidegate(cluster.dir.path(), "", &["tls", "revoke", "certs", "n3"]).await;
+    assert_eq!((done.code, done.stdout.as_str()), (0, "n3 is on certs/revoked.txt\n"), "{}", done.stderr);
+    cluster.daemons[0].signal(Signal::HUP);
+    until("n3 to be cut off", async || {
+        let listed = cluster.ops(&["node", "list", "-o", "json"]).await;
+        let nodes: Value = serde_json::from_str(&listed).map_err(|error| error.to_string())?;
+        let connected = |name: &str| {
+            let items = nodes["items"].as_array().into_iter().flatten();
+            items.into_iter().any(|node| node["id"] == name && node["connected"] == true)
+        };
+        match (connected("n1"), connected("n2"), connected("n3")) {
+            (true, true, false) => Ok(()),
+            seen => Err(format!("{seen:?} {listed}")),
+        }
+    })
+    .await;
+    until("a new stream to be refused", async || {
+        let log = cluster.daemons[0].log();
+        if log.contains("Revoked") { Ok(()) } else { Err(cluster.daemons[0].log_tail(20)) }
+    })
+    .await;
+    let url = format!("{}/v1/nodes", cluster.bases[0]);
+    let alice = ["--cert", "certs/alice.pem", "--key", "certs/alice.key", "node", "list"];
+    assert_eq!(cluster.run(0, &alice).await.code, 0);
+    assert_eq!(cluster.get(&url, None, None).await.0, 401);
+}
+
 const PASSWORD: &str = "pw-7f3a-of-a-database";
 const IN_ENV: &str = "key-91c2-in-an-environment";
+const IN_COMMAND: &str = "key-5be0-among-arguments";
+
+/// Store groups whose backends cannot be had, each told something in confidence.
+fn secretive_groups() -> String {
+    let group = |name: &str, backend: &str| {
+        format!(
+            "[[store_group]]\nname = \"{name}\"\nreplicas = 1\ncommand = [\"sleep\", \"100000\"]\nports = [\"kv\"]\n\
+             memory = \"16MiB\"\nenv = {{ KEY = \"{IN_ENV}\" }}\nvolume = {{ name = \"data\" }}\nbackend = {backend}\n"
+        )
+    };
+    let url = format!("redis://user:{PASSWORD}@127.0.0.1:{}", free_port());
+    let redis = group("kv", &format!("{{ kind = \"redis-cluster\", endpoints = [\"{url}\"] }}"));
+    let command = format!(
+        "{{ kind = \"command\", command = [\"sh\", \"-c\", \"exit 7\", \"backend\", \"--key={IN_COMMAND}\"] }}"
+    );
+    let missing =
+        format!("{{ kind = \"command\", command = [\"/no/such/program\", \"--key={IN_COMMAND}\"] }}");
+    format!("{redis}{}{}", group("own", &command), group("gone", &missing))
+}
+
+/// Of every private key that is there, a line that no other file has.
+fn private_keys(certs: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(certs).unwrap().map(|entry| entry.unwrap().path());
+    let keys = files.filter(|path| path.extension().is_some_and(|extension| extension == "key"));
+    keys.map(|key| std::fs::read_to_string(key).unwrap().lines().nth(1).unwrap().to_owned()).collect()
+}
 
 #[tokio::test]
 async fn secrets_are_in_no_log_no_event_no_status_and_no_figure() {
@@ -337,7 +407,7 @@ async fn secrets_are_in_no_log_no_event_no_status_and_no_figure() {
          sink = {{ kind = \"postgres\", url = \"{url}\" }}\n\
          [[feed]]\nname = \"cmd\"\nkind = \"command\"\ncommand = [\"false\"]\nenv = {{ KEY = \"{IN_ENV}\" }}\n"
     );
-    std::fs::write(cluster.dir.path().join("f.toml"), feed).unwrap();
+    std::fs::write(cluster.dir.path().join("f.toml"), feed + &secretive_groups()).unwrap();
     cluster.ops(&["apply", "f.toml"]).await;
     until("the feeds to be in trouble", async || {
         let (_, text) = cluster.get(&format!("{}/v1/feeds", cluster.bases[0]), Some(&viewer), None).await;
@@ -349,7 +419,19 @@ async fn secrets_are_in_no_log_no_event_no_status_and_no_figure() {
         }
     })
     .await;
+    until("the store groups to be in trouble", async || {
+        let url = format!("{}/v1/store-groups", cluster.bases[0]);
+        let (_, text) = cluster.get(&url, Some(&viewer), None).await;
+        let groups: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let troubled = |group: &&Value| group["reasons"].as_array().is_some_and(|all| !all.is_empty());
+        match groups["items"].as_array().is_some_and(|all| all.iter().filter(troubled).count() == 3) {
+            true => Ok(()),
+            false => Err(text),
+        }
+    })
+    .await;
     cluster.with_token("eve", &["node", "drain", "n3", "--yes"]).await;
+    cluster.get(&format!("{}/v1/nodes?key={IN_COMMAND}", cluster.bases[0]), None, None).await;
     cluster.ops(&["node", "drain", "n2", "--yes", "--detach"]).await;
 
     let mut seen = BTreeMap::new();
@@ -365,6 +447,10 @@ async fn secrets_are_in_no_log_no_event_no_status_and_no_figure() {
         "/v1/feeds",
         "/v1/feeds/orders",
         "/v1/feeds/cmd",
+        "/v1/store-groups",
+        "/v1/store-groups/kv",
+        "/v1/store-groups/own",
+        "/v1/stores",
         "/v1/drains",
         "/v1/events?follow=false",
         "/v1/audit?limit=1000",
@@ -384,6 +470,8 @@ async fn secrets_are_in_no_log_no_event_no_status_and_no_figure() {
         &["status"][..],
         &["status", "service/sleeper"],
         &["status", "feed/orders"],
+        &["status", "store-group/kv"],
+        &["status", "store-group/own"],
         &["events"],
         &["audit"],
         &["token", "list", "-o", "json"],
@@ -391,11 +479,16 @@ async fn secrets_are_in_no_log_no_event_no_status_and_no_figure() {
         seen.insert(format!("{args:?}"), cluster.ops(args).await);
     }
     let hash: String = doors::token::hash(&operator).iter().map(|byte| format!("{byte:02x}")).collect();
+    let keys = private_keys(&cluster.certs());
+    assert!(keys.len() >= 5, "of the authority, three nodes and a person");
+    let told = [PASSWORD, IN_ENV, IN_COMMAND, &operator, &viewer, &hash];
+    let secrets: Vec<&str> = told.into_iter().chain(keys.iter().map(String::as_str)).collect();
     for (place, text) in &seen {
-        for secret in [PASSWORD, IN_ENV, &operator, &viewer, &hash] {
+        for secret in &secrets {
             assert!(!text.contains(secret), "{secret} is in {place}");
         }
     }
+    assert!(seen["[\"audit\"]"].contains("refused: 403"), "{}", seen["[\"audit\"]"]);
     assert!(
         seen.values().any(|text| text.contains("***") || text.contains("(hidden)")),
         "something was hidden"

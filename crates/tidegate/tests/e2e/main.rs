@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod api_document;
 mod bad_input;
 mod chaos;
 mod coordinator_kill;
@@ -20,6 +21,7 @@ mod fence;
 mod first_run;
 mod full_disk;
 mod harness;
+mod idle;
 mod leaving;
 mod lessons;
 mod logs_and_events;

@@ -30,6 +30,12 @@ pub fn example<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>) -> T {
     strategy.new_tree(&mut TestRunner::deterministic()).unwrap().current()
 }
 
+/// So many, no two drawn alike.
+pub fn examples<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>, count: usize) -> Vec<T> {
+    let mut runner = TestRunner::deterministic();
+    (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
+}
+
 fn name() -> impl Strategy<Value = String> {
     "[a-z]([a-z0-9-]{0,20}[a-z0-9])?"
 }

@@ -31,7 +31,7 @@ const BYTES_MIN: usize = 1 << 20;
 const BYTES_TIMES: usize = 4;
 
 #[derive(Serialize, Deserialize)]
-struct Line {
+pub(super) struct Line {
     version: u32,
     instance: String,
     boot: String,
@@ -104,7 +104,7 @@ fn write_all(mut book: Book, requests: &Receiver<Request>) {
 }
 
 /// The last line of each instance.
-fn read(path: &Path) -> io::Result<BTreeMap<String, Line>> {
+pub(super) fn read(path: &Path) -> io::Result<BTreeMap<String, Line>> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),

@@ -8,6 +8,8 @@
 mod copy;
 mod disk;
 mod halt;
+#[cfg(test)]
+mod hostile_tests;
 mod http;
 mod launch;
 mod ledger;

@@ -25,6 +25,8 @@
 pub mod charge;
 pub mod control;
 mod fence;
+#[cfg(test)]
+mod hostile_tests;
 pub mod log;
 pub mod record;
 

@@ -191,7 +191,7 @@ fn read_bounded(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn parse<R: Record>(text: &str) -> Result<R, String> {
+pub(super) fn parse<R: Record>(text: &str) -> Result<R, String> {
     let value: serde_json::Value = serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
     match value.get("version").and_then(serde_json::Value::as_u64) {
         Some(version) if version == u64::from(R::VERSION) => {}
