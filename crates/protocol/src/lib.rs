@@ -7,6 +7,7 @@
 //! *Invariant:* no async, no clock, no I/O, no randomness of its own. The same inputs give the same
 //! outputs, byte for byte.
 
+pub mod candidacy;
 pub mod commit;
 pub mod coordinator;
 pub mod dispatchers;

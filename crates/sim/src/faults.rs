@@ -39,6 +39,7 @@ impl World {
             FaultKind::BreakConnection => self.break_connection(),
             FaultKind::CutStore => {
                 self.store_cut.insert(machine);
+                self.disturb(machine);
                 let long = self.rng.chance(300);
                 let lasts = if long { self.rng.between(8000, 30_000) } else { self.rng.between(200, 8000) };
                 self.after(lasts, Event::ReconnectStore { machine });
@@ -145,6 +146,7 @@ impl World {
             }
         };
         self.blocked.extend(&pairs);
+        pairs.iter().for_each(|(from, to)| [*from, *to].into_iter().for_each(|at| self.disturb(at)));
         let lasts = self.rng.between(200, 14_000);
         self.after(lasts, Event::Unblock { pairs });
     }
@@ -164,6 +166,7 @@ impl World {
             return;
         }
         here.paused = true;
+        self.disturb(machine);
         self.cover.hit("daemon paused");
         let lasts = self.rng.between(100, at_most);
         self.after(lasts, Event::ResumeDaemon { machine });
@@ -175,6 +178,7 @@ impl World {
             return;
         }
         here.suspended = true;
+        self.disturb(machine);
         self.cover.hit("machine suspended");
         let lasts = self.rng.between(100, 12_000);
         self.after(lasts, Event::WakeMachine { machine });
@@ -185,6 +189,7 @@ impl World {
             return;
         }
         self.machines[machine].woke_at = self.now;
+        self.disturb(machine);
         self.say(format!("m{machine} wakes up"));
         self.keepers_wake(machine);
         self.release_held(machine);

@@ -9,6 +9,7 @@
 //! `HashMap`: a seed is all that a run depends on.
 
 mod clients;
+mod closed;
 mod coverage;
 mod drains;
 mod faults;

@@ -7,6 +7,7 @@ use protocol::{coordinator, edge, node};
 
 use crate::{
     Coverage, Failure, Options, Outcome,
+    closed::Told,
     feeds::{FeedWorld, TaskStep},
     machine::Machine,
     net::{Conn, Message},
@@ -178,6 +179,7 @@ pub struct World {
     pub scratch_settled: BTreeSet<InstanceId>,
     pub workload: Workload,
     pub feeds: FeedWorld,
+    pub told: Told,
     pub stores: StoreWorld,
     /// Faults are over.
     pub calm: bool,
@@ -228,6 +230,7 @@ impl World {
             scratch_settled: BTreeSet::new(),
             workload: Workload::default(),
             feeds: FeedWorld::default(),
+            told: Told::default(),
             stores: StoreWorld::default(),
             calm: false,
             failure: None,
@@ -287,6 +290,7 @@ impl World {
             Event::Unblock { pairs } => self.unblock(&pairs),
             Event::ReconnectStore { machine } => {
                 self.store_cut.remove(&machine);
+                self.disturb(machine);
             }
             Event::Recover { machine } => self.set_degraded(machine, None),
             Event::Backend { machine, life, term, order } => {

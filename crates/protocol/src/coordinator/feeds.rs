@@ -89,6 +89,11 @@ impl Coordinator {
         self.feeds.seen.get(feed)
     }
 
+    /// How many dispatchers of each feed may be on the move.
+    pub fn moves_granted(&self) -> impl Iterator<Item = (&FeedName, u32)> {
+        self.feeds.grants.iter().map(|(feed, moves)| (feed, *moves))
+    }
+
     pub fn feed_moves(&self) -> FeedMoves {
         self.feeds.moves
     }
