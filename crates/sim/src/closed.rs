@@ -10,7 +10,7 @@ use checker::closed_nodes;
 use model::{Code, NodeId, Term};
 use protocol::{
     coordinator::{ConnId, Coordinator},
-    message::{DownBody, SetRevision, UpBody, feed::Roster},
+    message::{DownBody, SetRevision, Up, UpBody, feed::Roster},
 };
 
 use crate::world::World;
@@ -38,18 +38,21 @@ struct Session {
     conn: ConnId,
     welcomed_at: u64,
     acknowledged: Option<SetRevision>,
+    /// Of the message that said so: an older one that comes late takes nothing back.
+    seq: u64,
 }
 
 impl ClosedDesk {
     pub fn welcomed(&mut self, node: NodeId, conn: ConnId, now: u64) {
-        self.sessions.insert(node, Session { conn, welcomed_at: now, acknowledged: None });
+        self.sessions.insert(node, Session { conn, welcomed_at: now, acknowledged: None, seq: 0 });
     }
 
-    pub fn heard(&mut self, conn: ConnId, body: &UpBody) {
-        if let UpBody::Heartbeat(heartbeat) = body
-            && let Some(session) = self.sessions.values_mut().find(|session| session.conn == conn)
+    pub fn heard(&mut self, conn: ConnId, message: &Up) {
+        let mut sessions = self.sessions.values_mut();
+        if let UpBody::Heartbeat(heartbeat) = &message.body
+            && let Some(session) = sessions.find(|session| session.conn == conn && session.seq < message.seq)
         {
-            session.acknowledged = heartbeat.roster;
+            (session.acknowledged, session.seq) = (heartbeat.roster, message.seq);
         }
     }
 
@@ -140,6 +143,11 @@ impl World {
         let Some(id) = self.machines[machine].daemon.as_ref().and_then(|daemon| daemon.conn) else { return };
         let Some(conn) = self.conns.get(&id).filter(|conn| conn.node.open && conn.office.open) else { return };
         let (office, term) = (conn.office.machine, conn.term);
+        let cut = self.blocked.contains(&(machine, office)) || self.blocked.contains(&(office, machine));
+        let stands_still = |at: usize| self.machines[at].paused || self.machines[at].suspended;
+        if cut || stands_still(machine) || stands_still(office) {
+            return;
+        }
         let Some(tenure) = self.tenure(office).filter(|tenure| tenure.term == term) else { return };
         let session = tenure.desk.sessions.get(&self.machines[machine].id);
         let Some(session) = session.filter(|session| session.conn == ConnId(id)) else { return };

@@ -72,6 +72,7 @@ impl World {
                 self.after(lasts, Event::Recover { machine });
             }
             FaultKind::Rival => self.rival(machine),
+            FaultKind::StrikeHandOver => self.feeds.strike = true,
             FaultKind::PauseOffice => {
                 let in_office = (0..self.machines.len()).find(|at| self.tenure(*at).is_some());
                 let short = self.swarm.timing.lease.0 * 4 / 5;
@@ -91,6 +92,23 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The one that takes over is gone before the one before has said anything.
+    pub fn strike(&mut self, origin: usize, taker: usize) {
+        let here = &mut self.machines[origin];
+        if self.calm || origin == taker || here.daemon.is_none() || here.paused || here.suspended {
+            return;
+        }
+        here.paused = true;
+        self.disturb(origin);
+        self.cover.hit("daemon paused");
+        let lasts = self.rng.between(1500, 8000);
+        self.after(lasts, Event::ResumeDaemon { machine: origin });
+        self.cover.hit("daemon crashed");
+        self.kill_daemon(taker, false);
+        let pause = self.rng.between(50, 500);
+        self.after(pause, Event::StartDaemon { machine: taker });
     }
 
     /// It ends when it has said its last word, or when nobody waits for that any longer.

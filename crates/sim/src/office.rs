@@ -465,7 +465,7 @@ impl World {
         let now = self.local(machine);
         let Some(tenure) = self.tenure_mut(machine) else { return };
         match &input {
-            Input::Up { conn, message } => tenure.desk.heard(*conn, &message.body),
+            Input::Up { conn, message } => tenure.desk.heard(*conn, message),
             Input::Closed { conn } => tenure.desk.closed(*conn),
             Input::Request { .. }
             | Input::Backend { .. }
