@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use checker::closed_nodes;
-use model::{Code, NodeId, Term};
+use model::{NodeId, Term};
 use protocol::{
     coordinator::{ConnId, Coordinator},
     message::{DownBody, SetRevision, Up, UpBody, feed::Roster},
@@ -239,8 +239,8 @@ impl World {
     }
 
     /// While the coordinator's own node is closed no dispatcher is to be moved for a drain's sake.
-    pub fn check_rests(&mut self, machine: usize, paused: Option<Code>) {
-        let Some(tenure) = self.tenure(machine).filter(|_| paused.is_some()) else { return };
+    pub fn check_rests(&mut self, machine: usize) {
+        let Some(tenure) = self.tenure(machine) else { return };
         let granted = tenure.coordinator.moves_granted().find(|(_, moves)| *moves > 0);
         if let Some((feed, moves)) = granted {
             let message = format!("m{machine} is closed and lets {feed} move {moves} dispatchers");

@@ -38,7 +38,7 @@ impl World {
 
     fn draw_drain(&mut self) -> (About, Request) {
         let options = self.draw_options();
-        if self.swarm.feeds > 0 && self.rng.chance(200) {
+        if self.swarm.feeds > 0 && self.rng.chance(200) && self.swarm.crowd == 0 {
             // Feeds that are bound to the zone have nowhere to go, and not much time.
             let deadline = Some(Some(Millis(self.rng.below(3000))));
             let selector = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);

@@ -97,7 +97,8 @@ impl Swarm {
             self.feeds = self.feeds.max(250);
             self.drains = self.drains.max(300);
             self.workers = self.workers.max(3);
-            self.safety_ms = self.safety_ms.min(45_000);
+            self.safety_ms = self.safety_ms.clamp(35_000, 50_000);
+            (self.fault_every, self.request_every) = (self.fault_every.max(3000), self.request_every.max(1000));
             let MoveLimits { moves_per_node, moves_total, .. } = MoveLimits::default();
             self.limits = MoveLimits { moves_per_node, moves_total, ..self.limits };
         }
@@ -126,21 +127,26 @@ impl World {
         let name = FeedName::new(self.rng.pick(&NAMES).copied().unwrap_or("orders"));
         let about = About::Other;
         let drawn = self.rng.below(100);
-        // Without its feed a seed of thousands is one like others, and so it is while that is paused.
-        let missing = self.swarm.crowd > 0 && self.mirror.feed(NAMES[0]).is_none();
+        let missing = self.misses_crowd();
         let name = if missing { FeedName::new(NAMES[0]) } else { name };
-        match if missing { 0 } else { drawn } {
+        let crowd = self.swarm.crowd > 0 && name.as_str() == NAMES[0];
+        let drawn = match drawn {
+            _ if missing => 0,
+            // One that is paused or goes away has nothing to move.
+            60..72 | 96..100 if crowd && self.rng.chance(800) => 80,
+            drawn => drawn,
+        };
+        match drawn {
             0..45 => {
                 self.cover.hit("feed applied");
                 let few = self.rng.between(1, SPANS_MAX);
-                let crowd = self.swarm.crowd > 0 && name.as_str() == NAMES[0];
                 let count = if crowd { self.swarm.crowd } else { few };
                 let source = self.feeds.sources.entry(name.clone()).or_default();
                 for number in 0..count {
                     source.insert(SpanName::new(&format!("t{number}")));
                 }
                 // The pipeline says nothing here: what it has is in `sources`.
-                let zone = self.rng.chance(300).then(|| ("zone".to_owned(), "a".to_owned()));
+                let zone = (self.rng.chance(300) && !crowd).then(|| ("zone".to_owned(), "a".to_owned()));
                 let pipeline = PipelineSpec::Idle { spans: 0 };
                 let spec = Arc::new(FeedSpec { pipeline, constraints: zone.into_iter().collect() });
                 let feeds = vec![ApplyFeed { name, spec }];
@@ -165,6 +171,11 @@ impl World {
                 (about, Request::SetFeedState { feed: name, state: FeedState::Removing })
             }
         }
+    }
+
+    /// Without its feed a seed of thousands is one like others.
+    pub fn misses_crowd(&self) -> bool {
+        self.swarm.crowd > 0 && self.mirror.feed(NAMES[0]).is_none()
     }
 
     /// A table is added to the source, or dropped from it.

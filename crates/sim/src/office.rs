@@ -500,16 +500,22 @@ impl World {
         now: Time,
     ) -> (Vec<Change>, Option<Code>, Vec<checker::Violation>) {
         let (told, at) = (std::mem::take(&mut self.told), self.now);
-        let mut seen = (Vec::new(), None, Vec::new());
+        let me = self.machines[machine].id.clone();
+        let (mut seen, mut closed) = ((Vec::new(), None, Vec::new()), false);
         if let Some(tenure) = self.tenure_mut(machine) {
             let paused = tenure.coordinator.drains_paused(now).map(|paused| paused.code);
             let changes = tenure.coordinator.take_journal();
-            let found = tenure.watch(&changes, now, paused.is_some(), &told);
+            // By the records, whatever the coordinator makes of them.
+            let own = tenure.coordinator.cluster().node_by_id(me.as_str());
+            closed = own.is_some_and(|node| node.is_closed());
+            let found = tenure.watch(&changes, now, closed, &told);
             tenure.desk.follow(&tenure.coordinator, at);
             seen = (changes, paused, found);
         }
         self.told = told;
-        self.check_rests(machine, seen.1);
+        if closed {
+            self.check_rests(machine);
+        }
         self.check_who_leads();
         seen
     }

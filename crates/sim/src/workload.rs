@@ -88,8 +88,10 @@ impl World {
             (0..self.machines.len()).filter(|at| self.tenure(*at).is_some()).collect();
         let target = self.rng.pick(&in_office).copied().filter(|_| self.workload.pending.is_none());
         let Some(target) = target else { return };
-        let about_drains = self.swarm.drains > 0 && self.rng.chance(self.swarm.drains);
+        let about_drains =
+            self.swarm.drains > 0 && self.rng.chance(self.swarm.drains) && !self.misses_crowd();
         let about_feeds = !about_drains && self.swarm.feeds > 0 && self.rng.chance(self.swarm.feeds);
+        let about_feeds = about_feeds || self.misses_crowd();
         let others = about_drains || about_feeds;
         let about_stores = !others && self.swarm.stores > 0 && self.rng.chance(self.swarm.stores);
         let (about, request) = match (about_drains, about_feeds) {
