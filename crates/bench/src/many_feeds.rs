@@ -192,6 +192,7 @@ impl Office {
             held_back: None,
             asked: Vec::new(),
             troubles: Vec::new(),
+            stuck: BTreeMap::new(),
         }
     }
 }
@@ -216,5 +217,6 @@ fn feed(n: usize, name: &FeedName) -> Feed {
         epoch,
         checkpoint: None,
         created_at: Time(1),
+        asked: Vec::new(),
     }
 }

@@ -144,17 +144,19 @@ fn now_is(after: &Cluster, part: &DrainNode, state: DrainState) -> Option<(u32, 
     }
 }
 
-/// Feeds stay only past the deadline, only where no open node may take them, and never unsaid.
+/// Feeds stay only past the deadline, only where no open node may take them or could make them ready (which no
+/// record shows), and never unsaid. A maintainer needs nothing made ready.
 fn feeds_left_wrongly(after: &Cluster, part: &DrainNode) -> bool {
     let named = |unit: &str| part.left.iter().any(|(left, _)| left == unit);
     let unsaid = after.maintainers_on(&part.node).any(|name| !named(&format!("maintainer/{name}")));
-    let wrong = part.left.iter().any(|(unit, _)| {
+    let wrong = part.left.iter().any(|(unit, code)| {
         let name = unit.strip_prefix("maintainer/").or_else(|| unit.strip_prefix("feed/"));
+        let failed = unit.starts_with("feed/") && *code != Code::NoEligibleNode;
         let feed = name.and_then(|name| after.feed(name));
         let open = feed.is_some_and(|feed| {
             after.nodes().any(|(_, node)| node.may_place() && node.rec.satisfies(&feed.spec.constraints))
         });
-        name.is_some() && (open || !part.deadline_reached)
+        name.is_some() && (open && !failed || !part.deadline_reached)
     });
     unsaid || wrong
 }

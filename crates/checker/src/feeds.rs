@@ -1,10 +1,47 @@
-//! What must hold of feeds in one state: at most one maintainer of each may act.
+//! What must hold of feeds: in one state, that at most one maintainer of each may act; of a change, that a
+//! maintainer goes only where it is known which nodes are closed, and nowhere for a drain's sake while drains pause.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Cluster, Feed, FeedName, MaintainerEpoch, NodeId};
 
-use crate::Violation;
+use crate::{Violation, observer::Step};
+
+/// Nodes that could host feeds and may be given nothing.
+pub fn closed_nodes(cluster: &Cluster) -> BTreeSet<NodeId> {
+    let hosts = cluster.nodes().filter(|(_, node)| node.rec.roles.worker && !node.rec.foreign);
+    hosts.filter(|(_, node)| node.is_closed()).map(|(_, node)| node.rec.id.clone()).collect()
+}
+
+/// A feed is about to change in this state: a node that is given its maintainer has acknowledged exactly the nodes
+/// that are closed, and is none of them.
+pub(crate) fn destination_was_told(cluster: &Cluster, feed: &Feed, step: &Step<'_>) -> Option<Violation> {
+    let node = &feed.maintainer.as_ref()?.node;
+    let before = cluster.feed(feed.name.as_str()).and_then(|feed| feed.maintainer.as_ref());
+    if before.map(|before| before.epoch) == feed.maintainer.as_ref().map(|after| after.epoch) {
+        return None;
+    }
+    let closed = closed_nodes(cluster);
+    let what = match (step.acknowledged)(node) {
+        _ if closed.contains(node) => "is closed".to_owned(),
+        None => "has not acknowledged which nodes are closed".to_owned(),
+        Some(known) if known != closed => {
+            let list = |nodes: &BTreeSet<NodeId>| format!("{:?}", nodes.iter().map(NodeId::as_str).collect::<Vec<_>>());
+            format!("has acknowledged that {} are closed, and {} are", list(&known), list(&closed))
+        }
+        Some(_) => return None,
+    };
+    Some(Violation::NotTold { feed: feed.name.clone(), node: node.clone(), what })
+}
+
+/// A feed is about to change in this state: while the coordinator's own node is closed, no maintainer is asked to
+/// hand over. One whose node is lost has nobody to hand over from.
+pub(crate) fn handed_over_in_pause(cluster: &Cluster, feed: &Feed, step: &Step<'_>) -> Option<Violation> {
+    let origin = feed.maintainer.as_ref()?.from.as_ref().filter(|_| step.paused)?;
+    let before = cluster.feed(feed.name.as_str()).and_then(|feed| feed.maintainer.as_ref())?;
+    let begins = before.from.is_none() && before.epoch == origin.epoch;
+    begins.then(|| Violation::HandedOverInPause { feed: feed.name.clone(), node: origin.node.clone() })
+}
 
 pub(crate) fn feeds_have_one_maintainer(cluster: &Cluster, found: &mut Vec<Violation>) {
     let mut epochs: BTreeMap<MaintainerEpoch, FeedName> = BTreeMap::new();

@@ -20,6 +20,7 @@ mod stores;
 mod violation;
 
 pub use drains::uses_a_slot;
+pub use feeds::closed_nodes;
 pub use observer::{Limits, Observer, Step};
 pub use state::{capacity_below_use, check};
 pub use violation::Violation;

@@ -10,6 +10,7 @@ use model::{
 use crate::{
     Violation,
     drains::{self, Parts},
+    feeds,
     members::Members,
     moves, place,
 };
@@ -29,6 +30,8 @@ pub struct Step<'a> {
     pub paused: bool,
     /// The node has acknowledged which nodes are closed.
     pub ready: &'a dyn Fn(&NodeId) -> bool,
+    /// Which nodes are closed, as this life of the node has acknowledged; `None`: it has acknowledged nothing.
+    pub acknowledged: &'a dyn Fn(&NodeId) -> Option<BTreeSet<NodeId>>,
     /// The feed's maintainer says that it works.
     pub at_work: &'a dyn Fn(&Feed) -> bool,
 }
@@ -118,6 +121,8 @@ impl Observer {
         }
         if let Change::Feed(feed) = change {
             found.extend(place::maintainer_is_least_loaded(&self.cluster, feed, step));
+            found.extend(feeds::destination_was_told(&self.cluster, feed, step));
+            found.extend(feeds::handed_over_in_pause(&self.cluster, feed, step));
             match moves::hands_over(&self.cluster, feed) {
                 Some(true) => done.handed_over_late.push(feed.name.clone()),
                 Some(false) => done.handed_over.push(feed.name.clone()),

@@ -24,6 +24,10 @@ pub enum Violation {
     TooManyMoves { what: String, in_flight: usize, limit: usize },
     /// Another node that might have been chosen has less to do; `scores` of both, the chosen first.
     NotLeastLoaded { what: String, node: NodeId, better: NodeId, scores: String },
+    /// A maintainer goes to a node that is closed, or that has not acknowledged which nodes are.
+    NotTold { feed: FeedName, node: NodeId, what: String },
+    /// A maintainer is handed over for a drain's sake while the coordinator's own node is closed.
+    HandedOverInPause { feed: FeedName, node: NodeId },
     /// What an instance replaces is younger than itself, or it replaces itself.
     ReplacesLater { instance: InstanceId, replaces: InstanceId },
     /// Two instances take over the scratch data of one.
@@ -63,7 +67,9 @@ impl Violation {
             Violation::Feed { .. } => 3,
             Violation::Drain { invariant, .. } => *invariant,
             Violation::TooManyMoves { .. } => 5,
+            Violation::NotTold { .. } => 7,
             Violation::NotLeastLoaded { .. } => 8,
+            Violation::HandedOverInPause { .. } => 9,
             Violation::Store { .. } => 16,
             Violation::SlotTwice { .. }
             | Violation::AwayFromHome { .. }
@@ -109,6 +115,12 @@ impl fmt::Display for Violation {
             }
             Violation::NotLeastLoaded { what, node, better, scores } => {
                 write!(f, "{what} went to {node}, and {better} has less to do: {scores}")
+            }
+            Violation::NotTold { feed, node, what } => {
+                write!(f, "the maintainer of {feed} goes to {node}, which {what}")
+            }
+            Violation::HandedOverInPause { feed, node } => {
+                write!(f, "the maintainer of {feed} is handed over by {node} while drains pause")
             }
             Violation::ReplacesLater { instance, replaces } => {
                 write!(f, "{instance} replaces {replaces}, which is not older")

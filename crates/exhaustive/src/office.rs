@@ -115,7 +115,7 @@ impl World {
         let paused = coordinator.drains_paused(now).is_some();
         let ready = |node: &NodeId| coordinator.knows_roster(node);
         // There are no feeds here.
-        let step = Step { now, paused, ready: &ready, at_work: &|_| false };
+        let step = Step { now, paused, ready: &ready, acknowledged: &|_| None, at_work: &|_| false };
         let mut found = observer.follow(&changes, &step);
         found.extend(observer.disagrees(coordinator.cluster()));
         found.extend(checker::check(coordinator.cluster()));

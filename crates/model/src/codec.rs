@@ -5,15 +5,16 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::codec_v1::{DrainV1, MetaV1, NodeV1};
 use crate::{
-    Actual, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
+    Actual, AskedMove, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
     Key, Meta, Node, Scratch, Service, ServiceName, Store, StoreGroup, StoreGroupName, StoreId, Then, Time,
     Token, Volume, VolumeId,
 };
 
 /// The first byte of every value. Records that have kept their first shape keep this one.
 const VERSION: u8 = 1;
-/// Records in their second shape: the cluster's own, nodes, drains, and instances with scratch data to take or to
-/// leave (only those: a binary that would forget the data says that it cannot read the record).
+/// Records in their second shape: the cluster's own, nodes, drains, instances with scratch data to take or to
+/// leave, and feeds with moves that people asked for (only those: a binary that would forget the data or the moves
+/// says that it cannot read the record).
 const VERSION_2: u8 = 2;
 /// Drains after which a daemon waits to be killed, and nodes whose daemon has said goodbye (only those: an
 /// older binary has no word for it).
@@ -114,7 +115,7 @@ pub fn encode_change(cluster: &Cluster, change: &Change) -> (String, Option<Vec<
         Change::Volume(volume) => Some(encode(volume)),
         Change::Audit(entry) => Some(encode(entry)),
         Change::Drain(drain) => Some(encode_drain(drain)),
-        Change::Feed(feed) => Some(encode(feed)),
+        Change::Feed(feed) => Some(encode_feed(feed)),
         Change::StoreGroup(group) => Some(encode(group)),
         Change::Store(store) => Some(encode(store)),
         Change::Token(token) => Some(encode(token)),
@@ -143,6 +144,13 @@ fn encode_2<T: Serialize>(record: &T) -> Vec<u8> {
 fn encode_node(node: &Node) -> Vec<u8> {
     let version = if node.goodbye { VERSION_3 } else { VERSION_2 };
     postcard::to_extend(node, vec![version]).unwrap_or_default()
+}
+
+fn encode_feed(feed: &Feed) -> Vec<u8> {
+    match feed.asked.is_empty() {
+        true => encode(feed),
+        false => encode_2(&(feed, &feed.asked)),
+    }
 }
 
 fn encode_drain(drain: &Drain) -> Vec<u8> {
@@ -226,7 +234,14 @@ pub fn decode_record(cluster: &Cluster, key: &str, value: Option<&[u8]>) -> Resu
             }
             Some(_) | None => Ok(Change::Drain(decode_either::<Drain, DrainV1>(key, value)?)),
         },
-        "f" => Ok(Change::Feed(decode::<Feed>(key, value)?)),
+        "f" => match value.split_first() {
+            Some((&VERSION_2, body)) => {
+                let (feed, asked): (Feed, Vec<AskedMove>) =
+                    postcard::from_bytes(body).map_err(|source| malformed(key, source))?;
+                Ok(Change::Feed(Feed { asked, ..feed }))
+            }
+            Some(_) | None => Ok(Change::Feed(decode::<Feed>(key, value)?)),
+        },
         "g" => Ok(Change::StoreGroup(decode::<StoreGroup>(key, value)?)),
         "t" => Ok(Change::Store(decode::<Store>(key, value)?)),
         "k" => Ok(Change::Token(decode::<Token>(key, value)?)),

@@ -249,4 +249,34 @@ mod tests {
         drain.nodes[0].options.then = crate::Then::AwaitStop;
         assert_eq!(version(&drain), Some(3));
     }
+
+    #[test]
+    fn a_feed_with_moves_that_were_asked_for_is_told_from_what_older_binaries_can_read() {
+        let spec = crate::FeedSpec {
+            pipeline: crate::PipelineSpec::Idle { spans: 1 },
+            constraints: BTreeMap::new(),
+        };
+        let mut feed = crate::Feed {
+            name: crate::FeedName::new("orders"),
+            spec: std::sync::Arc::new(spec),
+            state: crate::FeedState::Running,
+            spans: crate::SpanSet { generation: 1, names: [crate::SpanName::new("t0")].into() },
+            maintainer: None,
+            epoch: crate::MaintainerEpoch(3),
+            checkpoint: Some(crate::Checkpoint { position: 7, at: Time(8) }),
+            created_at: Time(4),
+            asked: Vec::new(),
+        };
+        let cluster = Cluster::default();
+        let version = |feed: &crate::Feed| {
+            let (key, value) = crate::encode_change(&cluster, &Change::Feed(feed.clone()));
+            let read = decode_record(&cluster, &key, value.as_deref()).expect("it is read back");
+            assert_eq!(read, Change::Feed(feed.clone()));
+            value.and_then(|value| value.first().copied())
+        };
+        assert_eq!(version(&feed), Some(1));
+        let (span, to) = (crate::SpanName::new("t0"), NodeId::new("node-2"));
+        feed.asked.push(crate::AskedMove { number: 9, span, to });
+        assert_eq!(version(&feed), Some(2));
+    }
 }

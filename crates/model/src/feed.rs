@@ -19,6 +19,18 @@ pub struct Feed {
     /// How far all spans are, as of the last time it was stored. Never goes back.
     pub checkpoint: Option<Checkpoint>,
     pub created_at: Time,
+    /// Moves that people asked for and that are not made. Stored in a shape of its own where there are any.
+    #[serde(skip)]
+    pub asked: Vec<AskedMove>,
+}
+
+/// A span that somebody wants on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskedMove {
+    /// Rises with every one.
+    pub number: u64,
+    pub span: SpanName,
+    pub to: NodeId,
 }
 
 /// What the operator wants of a feed.

@@ -39,7 +39,7 @@ pub use cluster::{Cluster, Here, NodeEntry, ServiceEntry};
 pub use codec::{CodecError, decode_record, encode_change, key_of, load_ranges};
 pub use drain::{Drain, DrainNode, DrainOptions, DrainState, Ending, NodeDrain, Return, Then};
 pub use event::{Event, EventKind};
-pub use feed::{Checkpoint, Feed, FeedState, Maintainer, Origin, SpanSet};
+pub use feed::{AskedMove, Checkpoint, Feed, FeedState, Maintainer, Origin, SpanSet};
 pub use ids::{
     ClusterId, FeedName, InstanceId, Life, MaintainerEpoch, NodeId, NodeIx, ParseIdError, ProcessEpoch,
     ServiceIx, ServiceName, SpanEpoch, SpanName, StoreGroupName, StoreId, Term, VolumeId,

@@ -132,7 +132,7 @@ fn confirm_by_lease(txn: &mut Txn<'_>, name: &FeedName) {
 }
 
 /// Nothing of it runs: what counts of the node is another life, or none.
-fn is_gone(cluster: &Cluster, node: &NodeId, life: ProcessEpoch) -> bool {
+pub fn is_gone(cluster: &Cluster, node: &NodeId, life: ProcessEpoch) -> bool {
     let entry = cluster.node_by_id(node.as_str());
     entry.is_none_or(|entry| entry.rec.is_over() || entry.rec.life_that_counts() != life)
 }

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod candidacy;
 pub mod commit;
 pub mod coordinator;
 pub mod dispatchers;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Drain, DrainNode, DrainState, Ending, Instance, Intent, Kind, Millis, Node, Return, RolloutState, Then,
+    Code, Drain, DrainNode, DrainState, Ending, Instance, Intent, Kind, Millis, Node, Return, RolloutState, Then,
 };
 use protocol::{
     coordinator::{DrainRequest, Request},
@@ -38,7 +38,7 @@ impl World {
 
     fn draw_drain(&mut self) -> (About, Request) {
         let options = self.draw_options();
-        if self.swarm.feeds > 0 && self.rng.chance(200) {
+        if self.swarm.feeds > 0 && self.rng.chance(200) && self.swarm.crowd == 0 {
             // Feeds that are bound to the zone have nowhere to go, and not much time.
             let deadline = Some(Some(Millis(self.rng.below(3000))));
             let selector = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
@@ -126,8 +126,22 @@ impl World {
         if let Some(lives) = self.lives_on(part).filter(|_| ending <= Ending::DrainedExcept) {
             self.fail(6, format!("{} is {what}, and {lives} lives on it", part.node));
         }
+        let unready = part.left.iter().filter(|(_, code)| *code != Code::NoEligibleNode);
+        let unready: Vec<String> =
+            unready.filter_map(|(unit, _)| unit.strip_prefix("feed/").map(str::to_owned)).collect();
+        for feed in unready {
+            self.check_left_unready(&part.node, &feed);
+        }
+        if part.total >= 300 && ending == Ending::Drained {
+            self.cover.hit("hundreds of dispatchers left a draining node");
+        }
+        if part.total >= 300 && ending == Ending::Cancelled {
+            self.cover.hit("a drain of hundreds of dispatchers was cancelled");
+        }
         let listed = |unit: &str| part.left.iter().any(|(left, _)| left == unit);
-        if part.left.iter().any(|(unit, _)| !unit.starts_with("instance/")) {
+        if part.left.iter().any(|(unit, code)| {
+            !unit.starts_with("instance/") && *code == Code::NoEligibleNode
+        }) {
             self.cover.hit("drain left feeds behind that had nowhere to go");
         }
         let lives = self.feeds_live_on(&part.node, |unit| ending == Ending::DrainedExcept && listed(unit));

@@ -39,6 +39,7 @@ impl World {
             FaultKind::BreakConnection => self.break_connection(),
             FaultKind::CutStore => {
                 self.store_cut.insert(machine);
+                self.disturb(machine);
                 let long = self.rng.chance(300);
                 let lasts = if long { self.rng.between(8000, 30_000) } else { self.rng.between(200, 8000) };
                 self.after(lasts, Event::ReconnectStore { machine });
@@ -71,6 +72,7 @@ impl World {
                 self.after(lasts, Event::Recover { machine });
             }
             FaultKind::Rival => self.rival(machine),
+            FaultKind::StrikeHandOver => self.feeds.strike = true,
             FaultKind::PauseOffice => {
                 let in_office = (0..self.machines.len()).find(|at| self.tenure(*at).is_some());
                 let short = self.swarm.timing.lease.0 * 4 / 5;
@@ -90,6 +92,23 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The one that takes over is gone before the one before has said anything.
+    pub fn strike(&mut self, origin: usize, taker: usize) {
+        let here = &mut self.machines[origin];
+        if self.calm || origin == taker || here.daemon.is_none() || here.paused || here.suspended {
+            return;
+        }
+        here.paused = true;
+        self.disturb(origin);
+        self.cover.hit("daemon paused");
+        let lasts = self.rng.between(1500, 8000);
+        self.after(lasts, Event::ResumeDaemon { machine: origin });
+        self.cover.hit("daemon crashed");
+        self.kill_daemon(taker, false);
+        let pause = self.rng.between(50, 500);
+        self.after(pause, Event::StartDaemon { machine: taker });
     }
 
     /// It ends when it has said its last word, or when nobody waits for that any longer.
@@ -145,6 +164,7 @@ impl World {
             }
         };
         self.blocked.extend(&pairs);
+        pairs.iter().for_each(|(from, to)| [*from, *to].into_iter().for_each(|at| self.disturb(at)));
         let lasts = self.rng.between(200, 14_000);
         self.after(lasts, Event::Unblock { pairs });
     }
@@ -164,6 +184,7 @@ impl World {
             return;
         }
         here.paused = true;
+        self.disturb(machine);
         self.cover.hit("daemon paused");
         let lasts = self.rng.between(100, at_most);
         self.after(lasts, Event::ResumeDaemon { machine });
@@ -175,6 +196,7 @@ impl World {
             return;
         }
         here.suspended = true;
+        self.disturb(machine);
         self.cover.hit("machine suspended");
         let lasts = self.rng.between(100, 12_000);
         self.after(lasts, Event::WakeMachine { machine });
@@ -185,6 +207,7 @@ impl World {
             return;
         }
         self.machines[machine].woke_at = self.now;
+        self.disturb(machine);
         self.say(format!("m{machine} wakes up"));
         self.keepers_wake(machine);
         self.release_held(machine);

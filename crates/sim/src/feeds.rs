@@ -23,13 +23,15 @@ use protocol::{
 
 use crate::{
     rng::Rng,
-    swarm::Swarm,
+    swarm::{FaultKind, MoveLimits, Swarm},
     workload::About,
-    world::{EPOCH, ToDaemon, World},
+    world::{EPOCH, Event, ToDaemon, World},
 };
 
 const NAMES: [&str; 3] = ["orders", "users", "clicks"];
 const SPANS_MAX: u64 = 8;
+/// Per mille of seeds in which a feed has thousands of spans: each takes as long as many others.
+const CROWDS: u64 = 20;
 /// Milliseconds in which a source gets one more row.
 const ROW_EVERY: u64 = 40;
 
@@ -41,6 +43,14 @@ pub struct FeedWorld {
     sinks: BTreeMap<(FeedName, SpanName), SinkRow>,
     /// Sources stop growing then.
     stopped_at: Option<u64>,
+    /// On which machines a span could not be made ready.
+    pub not_ready_on: BTreeMap<(FeedName, SpanName), BTreeSet<usize>>,
+    /// On which machines a span has been at work.
+    worked_on: BTreeMap<(FeedName, SpanName), BTreeSet<usize>>,
+    /// Moves that people asked for, as they were stored, and when that was first seen.
+    wishes: BTreeMap<(FeedName, SpanName, NodeId), u64>,
+    /// A hand-over is to be struck.
+    pub strike: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,6 +89,29 @@ impl Swarm {
             self.feeds = rng.between(100, 500);
         }
     }
+
+    /// What came later about feeds, drawn apart.
+    pub fn draw_crowds(&mut self, rng: &mut Rng) {
+        if rng.chance(CROWDS) {
+            self.crowd = rng.between(1000, 5000);
+            self.feeds = self.feeds.max(250);
+            self.drains = self.drains.max(300);
+            self.workers = self.workers.max(3);
+            self.safety_ms = self.safety_ms.clamp(35_000, 50_000);
+            (self.fault_every, self.request_every) = (self.fault_every.max(3000), self.request_every.max(1000));
+            let MoveLimits { moves_per_node, moves_total, .. } = MoveLimits::default();
+            self.limits = MoveLimits { moves_per_node, moves_total, ..self.limits };
+        }
+        if self.feeds == 0 || self.kinds.is_empty() {
+            return;
+        }
+        if rng.chance(300) {
+            self.unfit = rng.between(50, 700);
+        }
+        if self.keepers && rng.chance(400) {
+            self.kinds.extend([FaultKind::StrikeHandOver; 3]);
+        }
+    }
 }
 
 fn checkpoint(rows: u64) -> Checkpoint {
@@ -93,16 +126,27 @@ impl World {
     pub fn draw_feed_request(&mut self) -> (About, Request) {
         let name = FeedName::new(self.rng.pick(&NAMES).copied().unwrap_or("orders"));
         let about = About::Other;
-        match self.rng.below(100) {
+        let drawn = self.rng.below(100);
+        let missing = self.misses_crowd();
+        let name = if missing { FeedName::new(NAMES[0]) } else { name };
+        let crowd = self.swarm.crowd > 0 && name.as_str() == NAMES[0];
+        let drawn = match drawn {
+            _ if missing => 0,
+            // One that is paused or goes away has nothing to move.
+            60..72 | 96..100 if crowd && self.rng.chance(800) => 80,
+            drawn => drawn,
+        };
+        match drawn {
             0..45 => {
                 self.cover.hit("feed applied");
-                let count = self.rng.between(1, SPANS_MAX);
+                let few = self.rng.between(1, SPANS_MAX);
+                let count = if crowd { self.swarm.crowd } else { few };
                 let source = self.feeds.sources.entry(name.clone()).or_default();
                 for number in 0..count {
                     source.insert(SpanName::new(&format!("t{number}")));
                 }
                 // The pipeline says nothing here: what it has is in `sources`.
-                let zone = self.rng.chance(300).then(|| ("zone".to_owned(), "a".to_owned()));
+                let zone = (self.rng.chance(300) && !crowd).then(|| ("zone".to_owned(), "a".to_owned()));
                 let pipeline = PipelineSpec::Idle { spans: 0 };
                 let spec = Arc::new(FeedSpec { pipeline, constraints: zone.into_iter().collect() });
                 let feeds = vec![ApplyFeed { name, spec }];
@@ -118,14 +162,20 @@ impl World {
                 self.cover.hit("move asked for by hand");
                 let span = SpanName::new(&format!("t{}", self.rng.below(SPANS_MAX)));
                 let node = self.rng.below(self.swarm.workers as u64) as usize;
-                let node = self.machines[node].id.to_string();
-                (about, Request::MoveSpan { feed: name, span, node })
+                let node = self.machines[node].id.clone();
+                let about = About::Move { feed: name.clone(), span: span.clone(), to: node.clone() };
+                (about, Request::MoveSpan { feed: name, span, node: node.to_string() })
             }
             _ => {
                 self.cover.hit("feed removed");
                 (about, Request::SetFeedState { feed: name, state: FeedState::Removing })
             }
         }
+    }
+
+    /// Without its feed a seed of thousands is one like others.
+    pub fn misses_crowd(&self) -> bool {
+        self.swarm.crowd > 0 && self.mirror.feed(NAMES[0]).is_none()
     }
 
     /// A table is added to the source, or dropped from it.
@@ -180,6 +230,7 @@ impl World {
 
     /// What is not kept is gone, with its rows: a dispatcher at work on it would lose them.
     fn sweep(&mut self, machine: usize, feed: &FeedName, keep: &[SpanName]) {
+        let keep: BTreeSet<&SpanName> = keep.iter().collect();
         let gone = self.feeds.sinks.keys().filter(|(of, span)| of == feed && !keep.contains(span));
         let gone: Vec<(FeedName, SpanName)> = gone.cloned().collect();
         for key in gone {
@@ -307,7 +358,9 @@ impl World {
         if let Some(task) = self.task_mut(machine, key) {
             task.state = TaskState::Going { epoch, rows };
         }
-        self.task_soon(machine, key, run, 50, TaskStep::Work);
+        self.feeds.worked_on.entry(key.clone()).or_default().insert(machine);
+        let first = if self.swarm.crowd > 0 { self.rng.between(50, 5000) } else { 50 };
+        self.task_soon(machine, key, run, first, TaskStep::Work);
     }
 
     /// It does nothing, or did nothing a moment ago: it has not had the time to notice that its lease is
@@ -354,7 +407,9 @@ impl World {
         };
         match (step, task.state) {
             (TaskStep::Ready, TaskState::Preparing) => {
-                if !self.calm && self.rng.chance(50) {
+                let fails = self.rng.chance(50) || self.is_unfit(machine, &key);
+                if !self.calm && fails {
+                    self.feeds.not_ready_on.entry(key.clone()).or_default().insert(machine);
                     self.cover.hit("preparation failed");
                     return self.task_ends(
                         machine,
@@ -388,7 +443,11 @@ impl World {
                 if next != rows {
                     self.task_says(machine, &key, run, TaskWhat::Progressed(checkpoint(next)));
                 }
-                let pause = self.rng.between(100, 1000);
+                let pause = match (self.swarm.crowd > 0, self.calm) {
+                    (false, _) => self.rng.between(100, 1000),
+                    (true, false) => self.rng.between(5000, 20_000),
+                    (true, true) => self.rng.between(2000, 5000),
+                };
                 self.task_soon(machine, &key, run, pause, TaskStep::Work);
             }
             (TaskStep::Finish, TaskState::Stopping { epoch, rows }) => {
@@ -398,6 +457,71 @@ impl World {
                 self.task_ends(machine, &key, run, result);
             }
             (TaskStep::Ready | TaskStep::Work | TaskStep::Finish, _) => {}
+        }
+    }
+
+    /// This machine never gets this span ready, for as long as there are faults.
+    fn is_unfit(&self, machine: usize, (feed, span): &(FeedName, SpanName)) -> bool {
+        let text = format!("{feed}/{span}/{machine}");
+        let mixed = text.bytes().fold(self.seed, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        self.swarm.unfit > 0 && Rng::new(mixed).chance(self.swarm.unfit)
+    }
+
+    /// A drain has ended without dispatchers of this feed because nobody could make them ready: every machine
+    /// that might have taken one has tried.
+    pub fn check_left_unready(&mut self, node: &NodeId, feed: &str) {
+        let Some(spec) = self.mirror.feed(feed).map(|feed| feed.spec.clone()) else { return };
+        let Some(here) = self.machines.iter().position(|machine| machine.id == *node) else { return };
+        let open: Vec<usize> = (0..self.machines.len())
+            .filter(|at| {
+                let entry = self.mirror.node_by_id(self.machines[*at].id.as_str());
+                entry.is_some_and(|entry| entry.may_place() && entry.rec.satisfies(&spec.constraints))
+            })
+            .collect();
+        let tasks = self.machines[here].daemon.iter().flat_map(|daemon| daemon.tasks.keys());
+        let untried = tasks.filter(|(of, _)| of.as_str() == feed).find_map(|key| {
+            let tried = self.feeds.not_ready_on.get(key);
+            let other = open.iter().find(|at| tried.is_none_or(|tried| !tried.contains(at)))?;
+            Some(format!("{feed}/{} was left on m{here}, and m{other} was never tried", key.1))
+        });
+        self.cover.hit("drain left a feed behind that nobody could make ready");
+        if let Some(untried) = untried {
+            self.fail(6, untried);
+        }
+    }
+
+    /// A move that somebody asked for was acknowledged: it is stored, or was.
+    pub fn check_wish(&mut self, feed: &FeedName, span: &SpanName, to: &NodeId) {
+        if !self.feeds.wishes.contains_key(&(feed.clone(), span.clone(), to.clone())) {
+            self.fail(14, format!("{feed}/{span} was to go to {to}, that was acknowledged, and nobody stored it"));
+        }
+    }
+
+    /// What people asked for leaves the record only when it is done, cannot be, or has waited long enough.
+    fn check_asked(&mut self, known: Option<&Feed>, feed: &Feed) {
+        for asked in &feed.asked {
+            let key = (feed.name.clone(), asked.span.clone(), asked.to.clone());
+            let fresh = known.is_none_or(|known| !known.asked.contains(asked));
+            let now = self.now;
+            self.feeds.wishes.entry(key).and_modify(|at| *at = if fresh { now } else { *at }).or_insert(now);
+        }
+        let gone = known.into_iter().flat_map(|known| &known.asked);
+        let gone: Vec<_> = gone.filter(|asked| feed.asked.iter().all(|a| a.number != asked.number)).collect();
+        for asked in gone {
+            let key = (feed.name.clone(), asked.span.clone());
+            let to = self.machines.iter().position(|machine| machine.id == asked.to);
+            let worked = self.feeds.worked_on.get(&key).is_some_and(|on| to.is_some_and(|to| on.contains(&to)));
+            let wish = self.feeds.wishes.get(&(key.0, key.1, asked.to.clone()));
+            let waited = wish.is_some_and(|at| self.now - at >= 60_000);
+            let replaced = feed.asked.iter().any(|other| other.span == asked.span);
+            let open = self.mirror.node_by_id(asked.to.as_str()).is_some_and(|node| {
+                node.may_place() && node.rec.satisfies(&feed.spec.constraints)
+            });
+            let can = open && feed.state == FeedState::Running && known_span(Some(feed), &asked.span);
+            if can && !worked && !waited && !replaced {
+                let (span, to) = (&asked.span, &asked.to);
+                self.fail(14, format!("{}/{span} was to go to {to}, and is forgotten", feed.name));
+            }
         }
     }
 
@@ -427,6 +551,7 @@ impl World {
     pub fn check_feed(&mut self, feed: &Feed) {
         let known = self.mirror.feed(feed.name.as_str()).filter(|known| known.created_at == feed.created_at);
         let known = known.cloned();
+        self.check_asked(known.as_ref(), feed);
         if let Some(before) = known.as_ref().and_then(|known| known.checkpoint)
             && feed.checkpoint.is_none_or(|now| now.position < before.position || now.at < before.at)
         {
@@ -448,8 +573,20 @@ impl World {
         let moved = known.as_ref().is_some_and(|known| known.epoch != feed.epoch);
         if moved && feed.maintainer.as_ref().is_some_and(|maintainer| maintainer.from.is_some()) {
             self.cover.hit("maintainer handed over");
+            self.strike_hand_over(feed);
         } else if moved {
             self.cover.hit("maintainer placed anew");
+        }
+    }
+
+    fn strike_hand_over(&mut self, feed: &Feed) {
+        let Some(taker) = &feed.maintainer else { return };
+        let at = |node: &NodeId| self.machines.iter().position(|machine| machine.id == *node);
+        let origin = taker.from.as_ref().and_then(|origin| at(&origin.node));
+        if let (Some(origin), Some(taker)) = (origin, at(&taker.node))
+            && std::mem::take(&mut self.feeds.strike)
+        {
+            self.after(0, Event::Strike { origin, taker });
         }
     }
 
@@ -513,7 +650,7 @@ impl World {
         if let Some(((feed, span), at)) = at_work.iter().find(|((feed, span), at)| {
             let wanted = cluster
                 .feed(feed.as_str())
-                .is_some_and(|feed| feed.state == FeedState::Running && feed.spans.names.contains(span));
+                .is_some_and(|feed| feed.state == FeedState::Running && known_span(Some(feed), span));
             !wanted || at.len() > 1
         }) {
             return Some(format!("{feed}/{span} is at work on {at:?}"));
@@ -571,5 +708,5 @@ pub fn short(body: &PeerBody) -> String {
 }
 
 fn known_span(feed: Option<&Feed>, span: &SpanName) -> bool {
-    feed.is_some_and(|feed| feed.spans.names.contains(span))
+    feed.is_some_and(|feed| feed.spans.names.binary_search(span).is_ok())
 }

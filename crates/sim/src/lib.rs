@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod clients;
+mod closed;
 mod coverage;
 mod drains;
 mod faults;

@@ -60,7 +60,7 @@ impl World {
         else {
             return;
         };
-        let mut wrong = None;
+        let (mut wrong, mut closed) = (None, None);
         for (feed, maintainer) in node.maintainers().filter(|(_, maintainer)| maintainer.acts()) {
             let known = before.get(&(feed.clone(), maintainer.epoch()));
             let chosen = maintainer.destinations().filter(|(span, to)| {
@@ -69,13 +69,19 @@ impl World {
                 known.is_some_and(|known| known.get(*span) != Some(*to)) && !maintainer.is_asked(span, to)
             });
             for (span, to) in chosen {
+                if node.roster_view().is_closed(to) {
+                    closed = Some(format!("{feed}/{span} goes to {to}, which its maintainer knows to be closed"));
+                }
                 let mine = maintainer.share(to).saturating_sub(1);
-                let others = maintainer.may_take(node.roster_view(), now);
+                let others = maintainer.may_take(span, node.roster_view(), now);
                 let better = others.into_iter().find(|(other, share)| other != to && *share < mine);
                 if let Some((better, share)) = better {
                     wrong = Some(format!("{feed}/{span} goes to {to} with {mine}, and {better} has {share}"));
                 }
             }
+        }
+        if let Some(closed) = closed {
+            self.fail(7, closed);
         }
         if let Some(wrong) = wrong {
             self.fail(8, wrong);

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{Code, FeedName, InstanceId, Life, MemoryCaps, Millis, NodeId, Resources, Roles, SpanName, Term};
 use protocol::{
+    dispatchers::Task,
     edge::{self, Edge},
-    message::{SetRevision, UpBody},
-    node::{Identity, Input, Memory, Node, Output},
+    message::{DownBody, SetRevision, UpBody, feed::PeerBody},
+    node::{FeedNews, FeedWork, Identity, Input, Memory, Node, Output},
 };
 
 use crate::{
@@ -20,6 +21,8 @@ use crate::{
 
 /// Ticks in a row that leave something due: a daemon would spin.
 const SPINS_MAX: u32 = 50;
+/// Among thousands of spans those on the move are counted after this many steps.
+const COUNT_EVERY: u64 = 61;
 /// Makes the draw about machines one of its own.
 const MACHINES: u64 = 0x3ac4_0000_0000_0000;
 /// Long enough for something to happen in it.
@@ -42,6 +45,11 @@ pub struct Machine {
     pub suspended: bool,
     /// When it last went on after standing still.
     pub woke_at: u64,
+    /// When something last came between it and others, or it went on or stood still.
+    pub disturbed_at: u64,
+    /// By what is committed, and since when.
+    pub closed: bool,
+    pub closed_changed_at: u64,
     /// The number of the present or last life of its daemon.
     pub life: u64,
     pub daemon: Option<Daemon>,
@@ -115,6 +123,9 @@ impl World {
                 paused: false,
                 suspended: false,
                 woke_at: 0,
+                disturbed_at: 0,
+                closed: false,
+                closed_changed_at: 0,
                 life: 0,
                 daemon: None,
                 held: VecDeque::new(),
@@ -142,6 +153,7 @@ impl World {
         let life = self.number();
         let random = self.rng.next();
         let now = self.local(machine);
+        self.disturb(machine);
         let here = &mut self.machines[machine];
         (here.life, here.paused, here.left) = (life, false, false);
         here.held.clear();
@@ -215,6 +227,7 @@ impl World {
             return;
         }
         here.woke_at = self.now;
+        self.disturb(machine);
         self.say(format!("m{machine} daemon goes on"));
         self.release_held(machine);
     }
@@ -279,11 +292,17 @@ impl World {
 
     pub fn node_input(&mut self, machine: usize, input: Input) {
         let (now, life) = (self.local(machine), self.machines[machine].life);
-        let before = self.destinations_on(machine);
+        // Everything is counted anew, which takes its time where there are thousands.
+        let counts = self.swarm.crowd == 0 || self.steps.is_multiple_of(COUNT_EVERY);
+        let before = if counts { self.destinations_on(machine) } else { Default::default() };
         let Some(daemon) = self.machines[machine].daemon.as_mut() else { return };
         let Some(node) = daemon.node.as_mut() else { return };
+        let ordered = ordered_with(&input);
         let outputs = node.handle(now, input);
-        self.check_destinations(machine, &before);
+        if counts {
+            self.check_destinations(machine, &before);
+        }
+        self.check_taken_on(machine, &outputs, ordered);
         for output in outputs {
             if self.machines[machine].life != life || self.machines[machine].daemon.is_none() {
                 return;
@@ -291,9 +310,27 @@ impl World {
             self.node_output(machine, output);
         }
         if self.swarm.feeds > 0 {
-            self.check_feed_moves(machine);
+            if counts {
+                self.check_feed_moves(machine);
+            }
+            self.check_knows_closed(machine);
         }
         self.end_if_stopped(machine);
+    }
+
+    /// Dispatchers that are on their way in, or start: not those that run and are made ready again.
+    fn check_taken_on(&mut self, machine: usize, outputs: &[Output], ordered: Option<SetRevision>) {
+        for output in outputs {
+            let Output::Feed(FeedWork::Task { feed, span, task, .. }) = output else { continue };
+            let node = self.machines[machine].daemon.as_ref().and_then(|daemon| daemon.node.as_ref());
+            let runs = node.is_some_and(|node| node.dispatchers().is_running(feed, span));
+            let what = match task {
+                Task::Prepare { .. } if !runs => format!("{feed}/{span}"),
+                Task::Go { .. } if ordered.is_some() => format!("the start of {feed}/{span}"),
+                Task::Prepare { .. } | Task::Go { .. } | Task::Stop { .. } | Task::Abort { .. } => continue,
+            };
+            self.check_takes_on(machine, &what, ordered);
+        }
     }
 
     fn node_output(&mut self, machine: usize, output: Output) {
@@ -390,5 +427,33 @@ impl World {
         if before != after {
             self.node_input(machine, Input::Edge(after));
         }
+    }
+}
+
+/// The roster that a maintainer knew when it ordered something of this node.
+fn ordered_with(input: &Input) -> Option<SetRevision> {
+    let body = match input {
+        Input::Feed(FeedNews::Heard(peer)) => &peer.body,
+        Input::Down(down) => match &down.body {
+            DownBody::Relay(peer) => &peer.body,
+            DownBody::Answer(_)
+            | DownBody::Refused { .. }
+            | DownBody::Welcome(_)
+            | DownBody::Sets(_)
+            | DownBody::Orders(_)
+            | DownBody::Duty(_)
+            | DownBody::Feeds(_)
+            | DownBody::Roster(_)
+            | DownBody::Leave => return None,
+        },
+        _ => return None,
+    };
+    match body {
+        PeerBody::Orders { roster, .. } => Some(*roster),
+        PeerBody::Ask { .. }
+        | PeerBody::Inventory { .. }
+        | PeerBody::Same { .. }
+        | PeerBody::News { .. }
+        | PeerBody::Progress { .. } => None,
     }
 }

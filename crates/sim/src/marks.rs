@@ -84,6 +84,10 @@ impl World {
         if is_on_the_move(cluster) {
             self.cover.hit("recovery: another coordinator in the middle of a move");
         }
+        let parts = cluster.drains().flat_map(|drain| &drain.nodes);
+        if parts.filter(|part| part.state == DrainState::Draining).any(|part| part.total >= part.done + 300) {
+            self.cover.hit("recovery: another coordinator with hundreds of dispatchers to move");
+        }
         let handed = |feed: &Feed| feed.maintainer.as_ref().is_some_and(|taker| taker.from.is_some());
         if cluster.feeds().any(handed) {
             self.cover.hit("recovery: another coordinator in the middle of a hand-over");

@@ -263,6 +263,8 @@ impl World {
     pub fn unblock(&mut self, pairs: &[(usize, usize)]) {
         for pair in pairs {
             self.blocked.remove(pair);
+            self.disturb(pair.0);
+            self.disturb(pair.1);
         }
         let ids: Vec<u64> = self.conns.keys().copied().collect();
         for id in ids {

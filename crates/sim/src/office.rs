@@ -3,6 +3,7 @@
 use checker::{Observer, Step};
 use model::{BackendAnswer, BackendFailure, Change, Cluster, Code, Feed, InstanceId, NodeId, Term, Time};
 use protocol::{
+    candidacy::others_should_lead,
     coordinator::{
         self, Asked, CallId, ConnId, Coordinator, Input, Op, Output, Request, RequestId, Start, Stored,
     },
@@ -10,6 +11,7 @@ use protocol::{
 };
 
 use crate::{
+    closed::{ClosedDesk, Told},
     net::Message,
     world::{Event, ToDaemon, World},
 };
@@ -111,13 +113,21 @@ pub struct Tenure {
     blind_for: u64,
     /// What was ordered on which connection: sending it again is seen by this.
     ordered: std::collections::BTreeSet<(ConnId, InstanceId, u32)>,
+    pub desk: ClosedDesk,
+    pub taken_at: u64,
     /// Heartbeats that reached it when its office was over.
     late: std::collections::BTreeSet<(ConnId, u64)>,
 }
 
 impl Tenure {
     /// What the last step changed, seen by the checker.
-    fn watch(&mut self, changes: &[Change], now: Time, paused: bool) -> Vec<checker::Violation> {
+    fn watch(
+        &mut self,
+        changes: &[Change],
+        now: Time,
+        paused: bool,
+        told: &Told,
+    ) -> Vec<checker::Violation> {
         let coordinator = &self.coordinator;
         let at_work = |feed: &Feed| {
             let report = coordinator.feed_seen(&feed.name).and_then(|seen| seen.report.as_ref());
@@ -126,7 +136,14 @@ impl Tenure {
             })
         };
         let ready = |node: &NodeId| coordinator.knows_roster(node);
-        self.observer.follow(changes, &Step { now, paused, ready: &ready, at_work: &at_work })
+        let acknowledged = |node: &NodeId| self.desk.acknowledged(node, told);
+        let step = Step { now, paused, ready: &ready, acknowledged: &acknowledged, at_work: &at_work };
+        self.observer.follow(changes, &step)
+    }
+
+    /// In office, as far as it can know.
+    pub fn holds(&self, now: u64) -> bool {
+        now < self.holds_until
     }
 
     /// The checker's own state is the coordinator's.
@@ -160,7 +177,7 @@ impl World {
         }
     }
 
-    fn tenure_mut(&mut self, machine: usize) -> Option<&mut Tenure> {
+    pub fn tenure_mut(&mut self, machine: usize) -> Option<&mut Tenure> {
         match self.machines[machine].daemon.as_mut()?.candidate.as_mut()? {
             Candidate::InOffice(tenure) => Some(tenure),
             Candidate::Idle | Candidate::Loading { .. } => None,
@@ -266,7 +283,7 @@ impl World {
         if !matches!(idle, Some(Candidate::Idle)) {
             return;
         }
-        if self.is_closed(machine) && self.open_candidate_lives(machine) {
+        if self.should_stand_back(machine) {
             self.cover.hit("closed candidate stood back");
             // It has been heard of all the same: candidates announce themselves.
             self.ask_store(machine, StoreOp::Announce);
@@ -282,10 +299,13 @@ impl World {
         self.mirror.node_by_id(self.machines[machine].id.as_str()).is_some_and(|node| node.is_closed())
     }
 
-    /// Another candidate was heard of lately whose node is not closed.
-    fn open_candidate_lives(&self, machine: usize) -> bool {
+    /// Its node is closed, and another candidate was heard of lately whose node is not.
+    fn should_stand_back(&self, machine: usize) -> bool {
         let heard = self.store.presence.iter().filter(|(_, until)| **until > self.now);
-        heard.into_iter().any(|(other, _)| *other != machine && !self.is_closed(*other))
+        let alive = heard.map(|(other, _)| self.machines[*other].id.as_str());
+        let me = self.machines[machine].id.as_str();
+        let is_closed = |id: &str| self.mirror.node_by_id(id).is_some_and(|node| node.is_closed());
+        others_should_lead(me, alive, is_closed)
     }
 
     fn look_at_own_node(&mut self, machine: usize, term: Term) {
@@ -370,7 +390,7 @@ impl World {
         if self.now >= holds_until {
             return self.leave_office(machine, "its lease ran out while loading");
         }
-        if self.is_closed(machine) && self.open_candidate_lives(machine) {
+        if self.should_stand_back(machine) {
             return self.leave_office(machine, "its node is closed and another candidate's is not");
         }
         let (cluster, head) = *loaded;
@@ -392,6 +412,7 @@ impl World {
             drain: self.swarm.limits.drain(),
             feeds: self.swarm.limits.feeds(),
         };
+        self.check_takes_office(machine, term);
         let (coordinator, outputs) = Coordinator::watched(start, now);
         let ordered = std::collections::BTreeSet::new();
         let blind_for = match self.rng.below(10) {
@@ -401,7 +422,9 @@ impl World {
             _ => self.rng.between(100, 1000),
         };
         let late = std::collections::BTreeSet::new();
-        let tenure = Tenure { coordinator, observer, term, holds_until, blind_for, ordered, late };
+        let (desk, taken_at) = (ClosedDesk::default(), self.now);
+        let tenure =
+            Tenure { coordinator, observer, term, holds_until, blind_for, ordered, desk, taken_at, late };
         if let Some(daemon) = self.machines[machine].daemon.as_mut() {
             daemon.candidate = Some(Candidate::InOffice(Box::new(tenure)));
             daemon.office_tick = None;
@@ -441,10 +464,19 @@ impl World {
     fn coordinate(&mut self, machine: usize, input: Input) {
         let now = self.local(machine);
         let Some(tenure) = self.tenure_mut(machine) else { return };
+        match &input {
+            Input::Up { conn, message } => tenure.desk.heard(*conn, message),
+            Input::Closed { conn } => tenure.desk.closed(*conn),
+            Input::Request { .. }
+            | Input::Backend { .. }
+            | Input::OfficeHolds { .. }
+            | Input::Stored(_)
+            | Input::Head { .. }
+            | Input::Tick => {}
+        }
         let outputs = tenure.coordinator.handle(now, input);
-        let paused = tenure.coordinator.drains_paused(now).map(|paused| paused.code);
-        let changes = tenure.coordinator.take_journal();
-        let found = tenure.watch(&changes, now, paused.is_some());
+        let (changes, paused, found) = self.watch_step(machine, now);
+        let Some(tenure) = self.tenure_mut(machine) else { return };
         let drains = tenure.coordinator.cluster().drains().any(|drain| drain.is_unfinished());
         match paused.filter(|_| drains) {
             Some(Code::CaretakerLeads) => self.cover.hit("drains paused under a caretaker"),
@@ -459,6 +491,33 @@ impl World {
             self.check_coordinator(machine);
         }
         self.perform(machine, outputs);
+    }
+
+    /// What a step did, and what the checker says of it.
+    fn watch_step(
+        &mut self,
+        machine: usize,
+        now: Time,
+    ) -> (Vec<Change>, Option<Code>, Vec<checker::Violation>) {
+        let (told, at) = (std::mem::take(&mut self.told), self.now);
+        let me = self.machines[machine].id.clone();
+        let (mut seen, mut closed) = ((Vec::new(), None, Vec::new()), false);
+        if let Some(tenure) = self.tenure_mut(machine) {
+            let paused = tenure.coordinator.drains_paused(now).map(|paused| paused.code);
+            let changes = tenure.coordinator.take_journal();
+            // By the records, whatever the coordinator makes of them.
+            let own = tenure.coordinator.cluster().node_by_id(me.as_str());
+            closed = own.is_some_and(|node| node.is_closed());
+            let found = tenure.watch(&changes, now, closed, &told);
+            tenure.desk.follow(&tenure.coordinator, at);
+            seen = (changes, paused, found);
+        }
+        self.told = told;
+        if closed {
+            self.check_rests(machine);
+        }
+        self.check_who_leads();
+        seen
     }
 
     /// A step that broke something: what it did, one by one.
@@ -506,6 +565,7 @@ impl World {
     }
 
     fn note_sent(&mut self, machine: usize, conn: ConnId, body: &DownBody) {
+        self.note_told(machine, conn, body);
         match body {
             DownBody::Refused { why: Refusal::NodeIdInUse, .. } => self.cover.hit("node id refused"),
             DownBody::Orders(orders) => {
@@ -549,7 +609,7 @@ impl World {
         let answer = match op {
             StoreOp::Announce => return,
             StoreOp::Candidates { term } => {
-                OfficeInput::OpenCandidate { term, lives: Some(self.open_candidate_lives(machine)) }
+                OfficeInput::OpenCandidate { term, lives: Some(self.should_stand_back(machine)) }
             }
             StoreOp::Campaign => {
                 let elected = self.store.campaign(machine, life, lease, now);
@@ -582,6 +642,7 @@ impl World {
     /// The store was not reached, or did not answer.
     fn answer_nothing(&mut self, machine: usize, life: u64, op: StoreOp) {
         let asked_at = self.now;
+        self.store.failed_at = asked_at;
         let answer = match op {
             StoreOp::Campaign => OfficeInput::Campaigned { elected: None, asked_at },
             StoreOp::Candidates { term } => OfficeInput::OpenCandidate { term, lives: None },

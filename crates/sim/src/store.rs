@@ -23,6 +23,8 @@ pub struct SimStore {
     /// Candidates that have been heard of, and until when that counts.
     pub presence: BTreeMap<usize, u64>,
     elections: u64,
+    /// When it last left somebody without an answer.
+    pub failed_at: u64,
     pub down_until: u64,
     pub full_until: u64,
     /// Leases outlive their holder by this much: etcd's own leader may have changed.

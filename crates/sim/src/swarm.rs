@@ -29,6 +29,10 @@ pub struct Swarm {
     pub drains: u64,
     /// Likewise about feeds.
     pub feeds: u64,
+    /// Spans of one feed that has thousands of them; 0: none has.
+    pub crowd: u64,
+    /// Per mille of spans and nodes that never get along: the one cannot be made ready on the other.
+    pub unfit: u64,
     /// Likewise about stores.
     pub stores: u64,
     pub net: NetFaults,
@@ -148,6 +152,8 @@ pub enum FaultKind {
     StopDaemon,
     /// The coordinator stands still for less than its lease: what was due meanwhile is due at once.
     PauseOffice,
+    /// At the next hand-over of a maintainer its successor's daemon dies, and the one before stands still.
+    StrikeHandOver,
 }
 
 const KINDS: [FaultKind; 14] = [
@@ -201,6 +207,8 @@ impl Swarm {
             request_every: rng.between(300, 3000),
             drains: 0,
             feeds: 0,
+            crowd: 0,
+            unfit: 0,
             stores: 0,
             net: NetFaults::default(),
             store: StoreFaults::default(),

@@ -53,6 +53,8 @@ impl World {
             self.check_intent_change(&old);
         }
         self.drain_ended.clear();
+        self.note_closed();
+        self.check_who_leads();
         self.say(format!("committed {head} of term {term}: {} records", ops.len()));
         if self.time_to_check() {
             for violation in check(&self.mirror) {

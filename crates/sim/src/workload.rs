@@ -7,7 +7,7 @@ use std::{
 };
 
 use model::{
-    Intent, Kind, Millis, Node, Service, ServiceName, ServiceSpec,
+    FeedName, Intent, Kind, Millis, Node, NodeId, Service, ServiceName, ServiceSpec, SpanName,
     spec::{Check, Disk, EdgeSpec, Migrate, Probe, Signal, Stop, Update, VolumeSpec},
 };
 use protocol::{
@@ -48,6 +48,7 @@ pub struct Pending {
 pub enum About {
     Service { name: ServiceName, before: Vec<Wish>, after: Vec<Wish> },
     Node { node: String, before: Vec<Intent>, after: Intent },
+    Move { feed: FeedName, span: SpanName, to: NodeId },
     Other,
 }
 
@@ -87,8 +88,10 @@ impl World {
             (0..self.machines.len()).filter(|at| self.tenure(*at).is_some()).collect();
         let target = self.rng.pick(&in_office).copied().filter(|_| self.workload.pending.is_none());
         let Some(target) = target else { return };
-        let about_drains = self.swarm.drains > 0 && self.rng.chance(self.swarm.drains);
+        let about_drains =
+            self.swarm.drains > 0 && self.rng.chance(self.swarm.drains) && !self.misses_crowd();
         let about_feeds = !about_drains && self.swarm.feeds > 0 && self.rng.chance(self.swarm.feeds);
+        let about_feeds = about_feeds || self.misses_crowd();
         let others = about_drains || about_feeds;
         let about_stores = !others && self.swarm.stores > 0 && self.rng.chance(self.swarm.stores);
         let (about, request) = match (about_drains, about_feeds) {
@@ -147,7 +150,7 @@ impl World {
                 let either = before.iter().copied().chain([*after]).collect();
                 self.workload.intents.insert(node.clone(), either);
             }
-            About::Other => {}
+            About::Move { .. } | About::Other => {}
         }
         self.workload.pending = Some(Pending { id, about });
         self.tell_daemon(5, target, ToDaemon::Office(OfficeInput::Request { id, request }));
@@ -189,7 +192,8 @@ impl World {
                     self.check_intent(&rec);
                 }
             }
-            About::Other => {}
+            About::Move { feed, span, to } if result.is_ok() => self.check_wish(&feed, &span, &to),
+            About::Move { .. } | About::Other => {}
         }
     }
 

@@ -7,6 +7,7 @@ use protocol::{coordinator, edge, node};
 
 use crate::{
     Coverage, Failure, Options, Outcome,
+    closed::Told,
     feeds::{FeedWorld, TaskStep},
     machine::Machine,
     net::{Conn, Message},
@@ -29,6 +30,8 @@ const FEEDS: u64 = 0xfeed_0000_0000_0000;
 const LIMITS: u64 = 0x11b1_0000_0000_0000;
 /// As above, about faults that came later.
 const MORE: u64 = 0x30fe_0000_0000_0000;
+/// As above, about feeds of thousands, and what came later about feeds.
+const CROWDS: u64 = 0xc40d_0000_0000_0000;
 /// Another course of everything that no item of a script decides.
 const NOISE: u64 = 0x7015_e000_0000_0000;
 /// As above, about stores.
@@ -37,6 +40,8 @@ const STORES: u64 = 0x5704_e000_0000_0000;
 pub const EPOCH: u64 = 1_700_000_000_000;
 /// A seed that takes more steps goes round in circles.
 const STEPS_MAX: u64 = 400_000;
+/// One of thousands of spans may take so many more.
+const STEPS_PER_SPAN: u64 = 400;
 /// The whole state is checked after this many steps of coordinators.
 const CHECK_EVERY: u64 = 32;
 
@@ -102,6 +107,11 @@ pub enum Event {
     },
     Fault,
     Request,
+    /// A hand-over is struck: the one that takes over dies, the one before stands still.
+    Strike {
+        origin: usize,
+        taker: usize,
+    },
     /// An operator enables this node, as soon as the last request was answered.
     Enable {
         node: String,
@@ -178,6 +188,7 @@ pub struct World {
     pub scratch_settled: BTreeSet<InstanceId>,
     pub workload: Workload,
     pub feeds: FeedWorld,
+    pub told: Told,
     pub stores: StoreWorld,
     /// Faults are over.
     pub calm: bool,
@@ -202,6 +213,7 @@ impl World {
         swarm.limits = MoveLimits::draw(&mut Rng::new(seed ^ LIMITS));
         swarm.draw_more(&mut Rng::new(seed ^ MORE));
         swarm.draw_stores(&mut Rng::new(seed ^ STORES));
+        swarm.draw_crowds(&mut Rng::new(seed ^ CROWDS));
         script.shape(&mut swarm);
         if script.noise > 0 {
             rng = Rng::new(seed ^ NOISE ^ script.noise);
@@ -228,6 +240,7 @@ impl World {
             scratch_settled: BTreeSet::new(),
             workload: Workload::default(),
             feeds: FeedWorld::default(),
+            told: Told::default(),
             stores: StoreWorld::default(),
             calm: false,
             failure: None,
@@ -252,8 +265,9 @@ impl World {
             self.now = at;
             self.steps += 1;
             self.trace.step(at);
-            if self.steps > STEPS_MAX {
-                self.fail(18, format!("still busy after {STEPS_MAX} steps"));
+            let most = STEPS_MAX + STEPS_PER_SPAN * self.swarm.crowd;
+            if self.steps > most {
+                self.fail(18, format!("still busy after {most} steps"));
                 break;
             }
             self.happen(*event);
@@ -287,6 +301,7 @@ impl World {
             Event::Unblock { pairs } => self.unblock(&pairs),
             Event::ReconnectStore { machine } => {
                 self.store_cut.remove(&machine);
+                self.disturb(machine);
             }
             Event::Recover { machine } => self.set_degraded(machine, None),
             Event::Backend { machine, life, term, order } => {
@@ -294,6 +309,7 @@ impl World {
             }
             Event::Fault => self.next_fault(),
             Event::Request => self.next_request(),
+            Event::Strike { origin, taker } => self.strike(origin, taker),
             Event::Enable { node } => self.enable_soon(node),
             Event::GiveUpRequest { id } => self.give_up_request(id),
             Event::Client => self.next_client(),

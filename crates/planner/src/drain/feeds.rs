@@ -27,6 +27,8 @@ pub struct SeenFeeds<'a> {
     /// What it said last, acknowledged or not: for display.
     pub last_said: Option<&'a BTreeMap<FeedName, u32>>,
     pub wait: &'a dyn Fn(&FeedName) -> Option<FeedWait>,
+    /// How many of a feed's dispatchers here nobody else can make ready, and why.
+    pub stuck: &'a dyn Fn(&FeedName) -> Option<(u32, Code, String)>,
 }
 
 /// What is left, and what each feed waits for.
@@ -46,10 +48,13 @@ pub(super) fn left(cluster: &Cluster, part: &DrainNode, seen: &SeenFeeds<'_>) ->
     for (name, count) in counts.iter().filter(|(_, count)| **count > 0) {
         let some = plural(*count, "dispatcher");
         let nowhere = cluster.feed(name.as_str()).is_some_and(|feed| !has_destination(cluster, feed));
-        let (code, message) = match (queued, nowhere) {
-            (true, _) => (Code::DrainQueued, "its node waits for its turn".to_owned()),
-            (false, true) => (Code::NoEligibleNode, format!("no open node may take {some} of it")),
-            (false, false) => (Code::DispatchersMoving, format!("{some} left")),
+        let (code, message) = match (queued, nowhere, (seen.stuck)(name)) {
+            (true, _, _) => (Code::DrainQueued, "its node waits for its turn".to_owned()),
+            (false, true, _) => (Code::NoEligibleNode, format!("no open node may take {some} of it")),
+            (false, false, Some((stuck, code, why))) => {
+                (code, format!("{stuck} of {some} cannot be made ready elsewhere; {why}"))
+            }
+            (false, false, None) => (Code::DispatchersMoving, format!("{some} left")),
         };
         waits.push(Reason { code, unit: format!("feed/{name}"), since: part.started_at, message });
     }
@@ -63,12 +68,13 @@ pub(super) fn left(cluster: &Cluster, part: &DrainNode, seen: &SeenFeeds<'_>) ->
     (FeedsLeft { maintainers, dispatchers: counts, unknown }, waits)
 }
 
-/// What of feeds is on a node, if none of it has anywhere to go. A maintainer that is on its way to another
-/// node has: the hand-over is waited for.
+/// What of feeds is on a node, if none of it has anywhere to go: no open node may take it, or each has failed to
+/// make it ready. A maintainer that is on its way to another node has: the hand-over is waited for.
 pub(super) fn stranded(
     cluster: &Cluster,
     node: &NodeId,
     dispatchers: &BTreeMap<FeedName, u32>,
+    stuck: &BTreeMap<FeedName, (u32, Code)>,
 ) -> Option<Vec<(String, Code)>> {
     let stays = |name: &FeedName| {
         let feed = cluster.feed(name.as_str());
@@ -85,11 +91,13 @@ pub(super) fn stranded(
         }
         left.push((format!("maintainer/{name}"), Code::NoEligibleNode));
     }
-    for (name, _) in dispatchers.iter().filter(|(_, count)| **count > 0) {
-        if !stays(name) {
-            return None;
-        }
-        left.push((format!("feed/{name}"), Code::NoEligibleNode));
+    for (name, count) in dispatchers.iter().filter(|(_, count)| **count > 0) {
+        let code = match (stays(name), stuck.get(name)) {
+            (true, _) => Code::NoEligibleNode,
+            (false, Some((stuck, code))) if stuck >= count => *code,
+            (false, Some(_) | None) => return None,
+        };
+        left.push((format!("feed/{name}"), code));
     }
     Some(left)
 }

@@ -49,6 +49,8 @@ impl Default for Limits {
 pub struct Facts {
     pub edges: Edges,
     pub dispatchers: Dispatchers,
+    /// How many of them every node that might take them has failed to make ready, and why.
+    pub stuck: BTreeMap<NodeIx, BTreeMap<FeedName, (u32, Code)>>,
     /// No turn comes, no time is over and no edge is told to leave; what is on its way arrives.
     pub paused: bool,
 }
@@ -118,7 +120,12 @@ pub fn advance(txn: &mut Txn<'_>, limits: Limits) -> Option<Time> {
     advance_with(
         txn,
         limits,
-        &Facts { edges: Edges::Assumed, dispatchers: Dispatchers::Assumed, paused: false },
+        &Facts {
+            edges: Edges::Assumed,
+            dispatchers: Dispatchers::Assumed,
+            stuck: BTreeMap::new(),
+            paused: false,
+        },
     )
 }
 
@@ -319,7 +326,8 @@ fn step(txn: &Txn<'_>, (epoch, part): (u64, &mut DrainNode), limits: Limits, fac
 }
 
 /// What of feeds is left on the node and does not keep the drain from its end. `None`: something does.
-/// Only a deadline lets feeds stay, and only those that no open node may take: nothing of them is stopped.
+/// Only a deadline lets feeds stay, and only those that no open node may take, or could make ready: nothing of
+/// them is stopped.
 fn feeds_that_stay(
     txn: &Txn<'_>,
     ix: NodeIx,
@@ -331,7 +339,9 @@ fn feeds_that_stay(
         return Some(Vec::new());
     }
     let over = part.deadline_reached && !facts.paused;
-    over.then(|| stranded(txn, &part.node, dispatchers)).flatten()
+    let none = BTreeMap::new();
+    let stuck = facts.stuck.get(&ix).unwrap_or(&none);
+    over.then(|| stranded(txn, &part.node, dispatchers, stuck)).flatten()
 }
 
 /// Its backend refuses: a person is needed.

@@ -233,7 +233,12 @@ impl World {
                 Edges::Seen(gone.iter().map(|(node, drain)| (ix(node), *drain)).collect())
             }
         };
-        let facts = Facts { edges, dispatchers: Dispatchers::Assumed, paused: self.drains == Drains::Paused };
+        let facts = Facts {
+            edges,
+            dispatchers: Dispatchers::Assumed,
+            stuck: BTreeMap::new(),
+            paused: self.drains == Drains::Paused,
+        };
         let mut txn = Txn::new(&mut self.cluster, self.now);
         self.wake = advance_with(&mut txn, self.limits, &facts);
         total += txn.finish().0.len();

@@ -1,13 +1,14 @@
 //! Moves of spans that people asked for, until their maintainers have made them.
+//!
+//! They are stored with their feed. What is kept here is how long each is waited for; a coordinator that takes over
+//! waits for them anew.
 
 use std::collections::BTreeMap;
 
-use model::{FeedName, Millis, NodeId, SpanName, Time};
-
-use crate::message::feed::AskedMove;
+use model::{AskedMove, Feed, FeedName, Millis, NodeId, SpanName, Time};
 
 /// What could not be moved for this long is given up: whoever asked has looked elsewhere.
-const PATIENCE: Millis = Millis::secs(60);
+pub(super) const PATIENCE: Millis = Millis::secs(60);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct AskedMoves {
@@ -23,6 +24,15 @@ struct Wish {
 }
 
 impl AskedMoves {
+    /// What a predecessor has stored.
+    pub fn inherit(&mut self, feed: &Feed, now: Time) {
+        for AskedMove { number, span, to } in &feed.asked {
+            self.last = self.last.max(*number);
+            let wish = Wish { number: *number, to: to.clone(), until: now + PATIENCE };
+            self.of.entry(feed.name.clone()).or_default().insert(span.clone(), wish);
+        }
+    }
+
     /// The last word on a span counts.
     pub fn add(&mut self, feed: &FeedName, span: SpanName, to: NodeId, now: Time) {
         self.last += 1;
@@ -46,8 +56,8 @@ impl AskedMoves {
         self.of.values().map(BTreeMap::len).sum()
     }
 
-    /// A maintainer that knows of all of them says which are left. Whether that is fewer.
-    pub fn left(&mut self, feed: &FeedName, numbers: &[u64]) -> bool {
+    /// A maintainer that knows of all of them says which are left. Those that are not.
+    pub fn left(&mut self, feed: &FeedName, numbers: &[u64]) -> Vec<AskedMove> {
         self.keep(feed, |wish| numbers.contains(&wish.number))
     }
 
@@ -55,20 +65,25 @@ impl AskedMoves {
         self.of.remove(feed);
     }
 
-    /// The feeds of which some are given up.
-    pub fn give_up(&mut self, now: Time) -> Vec<FeedName> {
+    /// Those that have been waited for long enough, by feed.
+    pub fn give_up(&mut self, now: Time) -> Vec<(FeedName, Vec<AskedMove>)> {
         let feeds: Vec<FeedName> = self.of.keys().cloned().collect();
-        feeds.into_iter().filter(|feed| self.keep(feed, |wish| now < wish.until)).collect()
+        let given_up = feeds.into_iter().map(|feed| {
+            let gone = self.keep(&feed, |wish| now < wish.until);
+            (feed, gone)
+        });
+        given_up.filter(|(_, gone)| !gone.is_empty()).collect()
     }
 
-    fn keep(&mut self, feed: &FeedName, which: impl Fn(&Wish) -> bool) -> bool {
-        let Some(wishes) = self.of.get_mut(feed) else { return false };
-        let before = wishes.len();
+    /// Keeps some of a feed's; the others.
+    fn keep(&mut self, feed: &FeedName, which: impl Fn(&Wish) -> bool) -> Vec<AskedMove> {
+        let before = self.of(feed);
+        let Some(wishes) = self.of.get_mut(feed) else { return Vec::new() };
         wishes.retain(|_, wish| which(wish));
-        let fewer = wishes.len() < before;
+        let gone = before.into_iter().filter(|asked| !wishes.contains_key(&asked.span)).collect();
         if wishes.is_empty() {
             self.of.remove(feed);
         }
-        fewer
+        gone
     }
 }

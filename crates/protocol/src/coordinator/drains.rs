@@ -29,7 +29,8 @@ impl Coordinator {
         let limits = self.limits;
         let edges = Edges::Seen(self.withdrawn_edges());
         let dispatchers = Dispatchers::Seen(self.dispatchers_of_closed());
-        let facts = Facts { edges, dispatchers, paused: self.paused_since.is_some() };
+        let stuck = self.stuck_on_closed();
+        let facts = Facts { edges, dispatchers, stuck, paused: self.paused_since.is_some() };
         match self.change(now, |txn, _| drain::advance_with(txn, limits, &facts)) {
             Some(at) => self.timers.set(Timer::Drains, at),
             None => self.timers.clear(Timer::Drains),
@@ -294,7 +295,12 @@ impl Coordinator {
         let paused = self.drains_paused(now);
         let ix = self.cluster.node_ix(part.node.as_str());
         let wait = |feed: &model::FeedName| self.feed_seen(feed).and_then(|seen| seen.wait.clone());
+        let stuck = |feed: &model::FeedName| {
+            let stuck = self.stuck_on(&part.node, feed)?;
+            Some((stuck.count, stuck.code, stuck.message.clone()))
+        };
         let feeds = Some(drain::SeenFeeds {
+            stuck: &stuck,
             dispatchers: ix.and_then(|ix| self.dispatchers_on(ix)),
             last_said: ix.and_then(|ix| self.dispatchers_last_said(ix)),
             wait: &wait,

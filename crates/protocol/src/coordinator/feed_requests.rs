@@ -1,8 +1,11 @@
 //! What people ask about feeds: created, changed, paused, resumed, removed.
 
-use model::{Change, Feed, FeedName, FeedState, MaintainerEpoch, SpanName, SpanSet, Time};
+use model::{
+    AskedMove, Change, EventKind, Feed, FeedName, FeedState, MaintainerEpoch, SpanName, SpanSet, Time,
+};
 
 use super::{
+    asked_moves::PATIENCE,
     Answer, ApiError, Applied, ApplyFeed, Coordinator, ErrorKind, Outcome, roster::knows_roster,
     timers::Timer,
 };
@@ -47,6 +50,7 @@ impl Coordinator {
                     epoch: MaintainerEpoch(0),
                     checkpoint: None,
                     created_at: now,
+                    asked: Vec::new(),
                 };
                 (feed, Outcome::Created)
             }
@@ -79,7 +83,7 @@ impl Coordinator {
     }
 
     /// Has a span moved to a node that the caller chose. What excludes a node from every other move excludes
-    /// it here. Not stored: a coordinator that takes over knows nothing of it.
+    /// it here. Stored before it is answered: a coordinator that takes over goes on with it.
     pub(super) fn move_span(
         &mut self,
         name: &FeedName,
@@ -119,16 +123,55 @@ impl Coordinator {
             return conflict("max_parallel", message.to_owned());
         }
         self.feeds.asked.add(name, span, to, now);
-        self.feeds.dirty.insert(name.clone());
+        self.store_asked(name, now);
         self.give_up_asked(now);
         Ok(Answer::Done)
     }
 
-    /// Moves that were asked for too long ago are forgotten.
+    fn store_asked(&mut self, name: &FeedName, now: Time) {
+        let asked = self.feeds.asked.of(name);
+        self.feeds.dirty.insert(name.clone());
+        let Some(feed) = self.cluster.feed(name.as_str()).filter(|feed| feed.asked != asked) else { return };
+        let next = Feed { asked, ..feed.clone() };
+        self.change(now, |txn, _| txn.put(Change::Feed(next)));
+    }
+
+    /// Moves that were asked for too long ago are given up, and that is told.
     pub(super) fn give_up_asked(&mut self, now: Time) {
-        self.feeds.dirty.extend(self.feeds.asked.give_up(now));
+        for (name, gone) in self.feeds.asked.give_up(now) {
+            self.store_asked(&name, now);
+            for asked in gone {
+                self.tell_given_up(&name, &asked, &format!("and has not in {PATIENCE}"), now);
+            }
+        }
         if let Some(at) = self.feeds.asked.given_up_at() {
             self.timers.set_sooner(Timer::Feeds, at);
+        }
+    }
+
+    fn tell_given_up(&mut self, name: &FeedName, asked: &AskedMove, why: &str, now: Time) {
+        let AskedMove { span, to, .. } = asked;
+        let message = format!("{span} was to go to {to}, {why}");
+        let fields = vec![("span", span.to_string()), ("to", to.to_string())];
+        self.change(now, |txn, _| {
+            txn.tell(EventKind::FeedMoveGivenUp, format!("feed/{name}"), message, fields);
+        });
+    }
+
+    /// Its maintainer has done with these: they are made, or cannot be, which is told.
+    pub(super) fn done_with_asked(&mut self, feed: &Feed, gone: &[AskedMove], now: Time) {
+        for asked in gone {
+            let to = self.cluster.node_by_id(asked.to.as_str());
+            let why = match to {
+                _ if feed.state != FeedState::Running => format!("and the feed is {}", feed.state.as_str()),
+                _ if feed.spans.names.binary_search(&asked.span).is_err() => "and is gone".to_owned(),
+                None => "which is not there".to_owned(),
+                Some(to) if to.is_closed() => "which is closed".to_owned(),
+                Some(to) if to.rec.is_over() => "which is offline".to_owned(),
+                Some(to) if !to.rec.satisfies(&feed.spec.constraints) => "which lacks its labels".to_owned(),
+                Some(_) => continue,
+            };
+            self.tell_given_up(&feed.name, asked, &why, now);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     maintainer::UNEVEN_FROM,
     message::{
         DownBody, FeedOrder, FeedReport, SetRevision,
-        feed::{FeedWhat, Maintain, Phase},
+        feed::{FeedWhat, Maintain, Phase, Stuck},
     },
 };
 
@@ -61,6 +61,11 @@ pub(super) struct FeedDesk {
     unacked: BTreeSet<FeedName>,
     /// Dispatchers that each feed may have on the move.
     pub grants: BTreeMap<FeedName, u32>,
+    /// Those whose maintainers have said that some are on the move.
+    in_flight: BTreeSet<FeedName>,
+    /// Maintainers of which an earlier coordinator decided how many they may have on the move, and that have not
+    /// acknowledged what this one says.
+    inherited: BTreeMap<FeedName, MaintainerEpoch>,
     pub asked: AskedMoves,
     /// Nodes that are to be left: it is theirs what has to move.
     leaving: BTreeSet<NodeIx>,
@@ -87,6 +92,11 @@ impl FeedSeen {
 impl Coordinator {
     pub fn feed_seen(&self, feed: &FeedName) -> Option<&FeedSeen> {
         self.feeds.seen.get(feed)
+    }
+
+    /// How many dispatchers of each feed may be on the move.
+    pub fn moves_granted(&self) -> impl Iterator<Item = (&FeedName, u32)> {
+        self.feeds.grants.iter().map(|(feed, moves)| (feed, *moves))
     }
 
     pub fn feed_moves(&self) -> FeedMoves {
@@ -148,6 +158,7 @@ impl Coordinator {
             self.feeds.waiting.remove(name);
             self.feeds.unacked.remove(name);
             self.feeds.grants.remove(name);
+            self.feeds.in_flight.remove(name);
             self.feeds.uneven.remove(name);
             self.feeds.handed_over.remove(name);
             self.feeds.asked.forget(name);
@@ -381,6 +392,7 @@ impl Coordinator {
         if before.is_some_and(|before| before.number > report.number) {
             return;
         }
+        let before_stuck = before.map(|before| before.stuck.clone()).unwrap_or_default();
         let phase_changed = before.is_none_or(|before| before.phase != report.phase);
         // What one that was there before this coordinator has moved was told by another.
         let ours =
@@ -404,12 +416,19 @@ impl Coordinator {
             .order
             .as_ref()
             .is_some_and(|(epoch, order)| *epoch == report.epoch && report.revision >= order.revision);
-        if knows_all && report.phase == Phase::Working && self.feeds.asked.left(&name, &report.asked) {
-            self.feeds.dirty.insert(name.clone());
+        let mut done_with = Vec::new();
+        if knows_all && report.phase == Phase::Working {
+            done_with = self.feeds.asked.left(&name, &report.asked);
+            next.asked = self.feeds.asked.of(&name);
         }
+        self.drains_dirty |= before_stuck != report.stuck;
         let cleaned = report.phase == Phase::Cleaned && feed.state == FeedState::Removing;
         let said = report.clone();
         seen.told = raised(seen.told, report.checkpoint);
+        match report.moving > 0 {
+            true => drop(self.feeds.in_flight.insert(name.clone())),
+            false => drop(self.feeds.in_flight.remove(&name)),
+        }
         seen.report = Some(report);
         self.feeds.moves.dispatchers_done += moved;
         if said.phase == Phase::Working && self.feeds.handed_over.get(&name) == Some(&said.epoch) {
@@ -422,6 +441,7 @@ impl Coordinator {
         } else if next != feed {
             self.change(now, |txn, _| txn.put(Change::Feed(next)));
         }
+        self.done_with_asked(&feed, &done_with, now);
         if moved > 0 {
             let message = format!("{moved} dispatcher{} moved", if moved == 1 { "" } else { "s" });
             let fields = vec![("moved", moved.to_string())];
@@ -479,6 +499,54 @@ impl Coordinator {
         counts.collect()
     }
 
+    /// What was decided about feeds before this coordinator took office.
+    pub(super) fn inherit_feeds(&mut self, now: Time) {
+        for feed in self.cluster.feeds() {
+            self.feeds.dirty.insert(feed.name.clone());
+            self.feeds.asked.inherit(feed, now);
+            if feed.maintainer.is_some() {
+                self.feeds.inherited.insert(feed.name.clone(), feed.epoch);
+            }
+        }
+        self.give_up_asked(now);
+    }
+
+    /// Every maintainer that moved something at an earlier coordinator's word has heard of this one, or is gone.
+    fn knows_what_moves(&mut self) -> bool {
+        let (cluster, seen, term) = (&self.cluster, &self.feeds.seen, self.term);
+        self.feeds.inherited.retain(|name, epoch| {
+            let feed = cluster.feed(name.as_str());
+            let Some(maintainer) = feed.and_then(|feed| feed.maintainer.as_ref()) else { return false };
+            let report = seen.get(name).and_then(|seen| seen.report.as_ref());
+            let heard = report.is_some_and(|r| r.epoch == *epoch && r.revision.term >= term);
+            let gone = feeds::is_gone(cluster, &maintainer.node, maintainer.process);
+            maintainer.from.is_some() || (maintainer.epoch == *epoch && !heard && !gone)
+        });
+        self.feeds.inherited.is_empty()
+    }
+
+    /// Dispatchers on a node that every node that might take them has failed to make ready, as their maintainer
+    /// says.
+    pub fn stuck_on(&self, node: &model::NodeId, feed: &FeedName) -> Option<&Stuck> {
+        let epoch = self.cluster.feed(feed.as_str())?.epoch;
+        let report = self.feeds.seen.get(feed)?.report.as_ref().filter(|report| report.epoch == epoch)?;
+        report.stuck.get(node)
+    }
+
+    /// For the nodes that are closed.
+    pub(super) fn stuck_on_closed(&self) -> BTreeMap<NodeIx, BTreeMap<FeedName, (u32, Code)>> {
+        let closed = self.cluster.nodes().filter(|(_, entry)| entry.drain.is_some());
+        let stuck = closed.map(|(ix, entry)| {
+            let feeds = self.dispatchers_on(ix).into_iter().flatten().map(|(feed, _)| feed);
+            let stuck = feeds.filter_map(|feed| {
+                let stuck = self.stuck_on(&entry.rec.id, feed)?;
+                Some((feed.clone(), (stuck.count, stuck.code)))
+            });
+            (ix, stuck.collect())
+        });
+        stuck.collect()
+    }
+
     /// Splits the moves that are allowed over all among the feeds that have something to move. What was
     /// granted counts until its maintainer has acknowledged less.
     fn allot_moves(&mut self) {
@@ -489,20 +557,25 @@ impl Coordinator {
                 *wants.entry(feed.clone()).or_insert(0) += count;
             }
         }
-        if wants.is_empty() {
+        if wants.is_empty() && self.paused_since.is_none() {
             let few = self.limits.balance_moves;
             wants.extend(self.feeds.uneven.iter().map(|name| (name.clone(), few)));
         }
         if wants.is_empty() && self.feeds.grants.is_empty() {
             return;
         }
-        let total = self.feed_limits.moves_total.saturating_sub(self.feeds.asked.count() as u32);
+        // What may be on the move at an earlier coordinator's word is not known: as much as may be.
+        let total = match self.knows_what_moves() {
+            true => self.feed_limits.moves_total.saturating_sub(self.feeds.asked.count() as u32),
+            false => 0,
+        };
         let share = (total / (wants.len() as u32).max(1)).max(1);
         let held = |desk: &FeedDesk, name: &FeedName| desk.seen.get(name).map_or(0, FeedSeen::may_move);
         let effective = |desk: &FeedDesk, name: &FeedName| {
             desk.grants.get(name).copied().unwrap_or(0).max(held(desk, name))
         };
-        let mut used: u32 = self.feeds.grants.keys().map(|name| effective(&self.feeds, name)).sum();
+        let moving: BTreeSet<&FeedName> = self.feeds.grants.keys().chain(&self.feeds.in_flight).collect();
+        let mut used: u32 = moving.into_iter().map(|name| effective(&self.feeds, name)).sum();
         let idle: Vec<FeedName> =
             self.feeds.grants.keys().filter(|name| !wants.contains_key(*name)).cloned().collect();
         for name in idle {

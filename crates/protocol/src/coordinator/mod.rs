@@ -318,7 +318,7 @@ impl Coordinator {
             .filter(|(_, node)| node.rec.health != Health::Offline)
             .map(|(ix, _)| ix)
             .collect();
-        self.feeds.dirty.extend(self.cluster.feeds().map(|feed| feed.name.clone()));
+        self.inherit_feeds(now);
         let all: Vec<NodeIx> = self.cluster.nodes().map(|(ix, _)| ix).collect();
         for node in all {
             self.watch_lingering(node, now, Some(now));

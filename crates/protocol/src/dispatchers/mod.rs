@@ -598,6 +598,12 @@ impl Dispatchers {
         })
     }
 
+    /// Whether this span runs here, for the simulator's checks.
+    pub fn is_running(&self, feed: &FeedName, span: &SpanName) -> bool {
+        let local = self.feeds.get(feed).and_then(|hosted| hosted.spans.get(span));
+        local.is_some_and(Local::is_running)
+    }
+
     /// How many are on their way in, counted anew, for the simulator's checks.
     pub fn arriving(&self) -> usize {
         let locals = self.feeds.values().flat_map(|hosted| hosted.spans.values());

@@ -102,12 +102,13 @@ impl Hosts {
         spec: &FeedSpec,
         per_node: u32,
         now: Time,
+        may: impl Fn(&NodeId) -> bool,
     ) -> Option<NodeId> {
         let score = |id: &&NodeId| {
             let (share, load) = self.all.get(*id).map_or((0, 0), |host| (host.share(), host.load));
             (share, load, (*id).clone())
         };
-        self.open(roster, spec, per_node, now).min_by_key(score).cloned()
+        self.open(roster, spec, per_node, now).filter(|id| may(id)).min_by_key(score).cloned()
     }
 
     /// Those that may take one more.

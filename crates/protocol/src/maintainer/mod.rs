@@ -82,6 +82,11 @@ pub struct Maintainer {
     /// Nobody runs them.
     nowhere: BTreeSet<SpanName>,
     unknown: BTreeSet<SpanName>,
+    /// Those that came to where they are and are not wanted there: looked at with the next plan.
+    unwanted: BTreeSet<SpanName>,
+    /// Those that some node could not make ready, and when such a node is to be asked again.
+    failing: BTreeSet<SpanName>,
+    failing_until: BTreeSet<Time>,
     moving: u32,
     moved: u64,
     /// Moves that were asked for and are still to be made, by number.
@@ -91,6 +96,8 @@ pub struct Maintainer {
     retries: BTreeSet<(Time, SpanName)>,
     look: Chore,
     looked: Option<Looked>,
+    /// What was seen there is not what is ordered.
+    differs: bool,
     look_trouble: Option<TaskFailure>,
     sweep: Chore,
     /// The one that is under way was asked for before all was known that is to go.
@@ -125,6 +132,9 @@ impl Maintainer {
             spans: BTreeMap::new(),
             nowhere: BTreeSet::new(),
             unknown: BTreeSet::new(),
+            unwanted: BTreeSet::new(),
+            failing: BTreeSet::new(),
+            failing_until: BTreeSet::new(),
             moving: 0,
             moved: 0,
             asked: Vec::new(),
@@ -132,6 +142,7 @@ impl Maintainer {
             retries: BTreeSet::new(),
             look: Chore::Due { at: now, failures: 0 },
             looked: None,
+            differs: false,
             look_trouble: None,
             sweep: Chore::Idle,
             sweep_again: false,
@@ -163,11 +174,7 @@ impl Maintainer {
     /// It has something to say that others wait for.
     pub fn is_urgent(&self) -> bool {
         let Some(report) = &self.report else { return true };
-        let seen = self.looked.as_ref().filter(|_| self.look_trouble.is_none());
-        let generation = self.order.spans.generation;
-        let spans = seen.is_some_and(|seen| {
-            (generation == 0 || *seen.spans != *self.order.spans.names) && report.spans.is_none()
-        });
+        let spans = self.differs && self.look_trouble.is_none() && report.spans.is_none();
         (report.phase, report.revision) != (self.phase, self.order.revision) || spans
     }
 
@@ -190,10 +197,11 @@ impl Maintainer {
         self.order.asked.iter().any(|asked| asked.span == *span && asked.to == *to)
     }
 
-    /// The nodes that might take one more span, with how many of this feed each has, those on their way counted.
-    pub fn may_take(&self, roster: &RosterView, now: Time) -> Vec<(NodeId, usize)> {
+    /// The nodes that might take this span, with how many of this feed each has, those on their way counted.
+    pub fn may_take(&self, span: &SpanName, roster: &RosterView, now: Time) -> Vec<(NodeId, usize)> {
         let open = self.hosts.open(roster, &self.order.spec, self.limits.per_node, now);
-        open.map(|id| (id.clone(), self.share(id))).collect()
+        let tried = |id: &&NodeId| self.spans.get(span).is_none_or(|span| span.may_try(id, now));
+        open.filter(tried).map(|id| (id.clone(), self.share(id))).collect()
     }
 
     /// How many spans of this feed a node has, those on their way counted anew.
@@ -223,6 +231,16 @@ impl Maintainer {
         }
         self.order = order.clone();
         self.take_spans(now);
+        let unwanted = self.spans.keys().filter(|name| !self.wanted(name)).cloned();
+        self.unwanted = unwanted.collect();
+        self.compare_spans();
+    }
+
+    /// Whether the source was last seen with other spans than those ordered.
+    fn compare_spans(&mut self) {
+        let seen = self.looked.as_ref().map(|looked| looked.spans.as_slice());
+        let known = &self.order.spans;
+        self.differs = seen.is_some_and(|seen| known.generation == 0 || *seen != *known.names);
     }
 
     /// Spans that are new in the set begin nowhere, or unknown while nodes have not answered.
@@ -251,6 +269,13 @@ impl Maintainer {
             | At::Stopping { .. } => false,
         };
         self.spans.insert(name.clone(), Span::new(at, now));
+        self.note_unwanted(name);
+    }
+
+    fn note_unwanted(&mut self, name: &SpanName) {
+        if !self.wanted(name) {
+            self.unwanted.insert(name.clone());
+        }
     }
 
     /// It stops acting, for good; its dispatchers run on.
@@ -273,6 +298,10 @@ impl Maintainer {
 
     /// A life of a node has ended, and with it what it ran.
     fn lost(&mut self, node: &NodeId, now: Time) {
+        for name in self.failing.clone() {
+            // Another life may do better.
+            self.succeeded(&name, node);
+        }
         let touched: Vec<SpanName> = self
             .spans
             .iter()
@@ -309,11 +338,16 @@ impl Maintainer {
         if before.owner() != at.owner() {
             span.trouble = None;
         }
+        if before.owner() != at.owner() && matches!(at, At::Running { .. }) {
+            span.failed.clear();
+            self.failing.remove(name);
+        }
         if let Some(old) = span.retry_at.take() {
             self.retries.remove(&(old, name.clone()));
         }
         self.book(name, &before, false);
         self.book(name, &at, true);
+        self.note_unwanted(name);
         self.order_again(name, now);
     }
 
@@ -458,7 +492,7 @@ impl Maintainer {
             Chore::Idle | Chore::UnderWay { .. } => None,
         };
         let retry = self.retries.first().map(|(at, _)| *at);
-        let avoided = self.next_avoided();
+        let avoided = self.next_avoided().into_iter().chain(self.failing_until.first().copied()).min();
         let look = chore(&self.look).filter(|_| self.order.state != FeedState::Removing);
         [retry, self.hosts.next_wake(), look, chore(&self.sweep), avoided].into_iter().flatten().min()
     }

@@ -4,12 +4,15 @@ use std::collections::BTreeSet;
 
 use model::{Checkpoint, Code, Millis, NodeId, SpanEpoch, SpanName, Time};
 
-use super::{At, Maintainer};
+use super::{At, Maintainer, span::Failed};
 use crate::message::feed::{Held, HeldState, SpanOrder, SpanWhat};
 
 /// A node that is busy is asked again soon, one that refuses or fails later.
 const AVOID_BUSY: Millis = Millis(100);
 const AVOID_REFUSING: Millis = Millis::secs(2);
+/// One that could not make a span ready is asked for that span again after this; it doubles.
+const FAILED_FIRST: Millis = Millis::secs(2);
+const FAILED_MAX: Millis = Millis::secs(60);
 
 impl Maintainer {
     /// Everything a node has: what is not named is not there.
@@ -54,7 +57,10 @@ impl Maintainer {
         match held.state {
             HeldState::Running => self.runs(node, name, held.epoch, now),
             HeldState::Stopping => self.stops(node, name, held.epoch, now),
-            HeldState::Stopped => self.has_stopped(node, name, held.epoch, now),
+            HeldState::Stopped => {
+                self.has_stopped(node, name, held.epoch, now);
+                self.is_not_ready_again(node, name, held.trouble.as_ref(), now);
+            }
             HeldState::Prepared => self.is_prepared(node, name, now),
             HeldState::Preparing => self.is_preparing(node, name),
             HeldState::Absent => self.is_absent(node, name, held.trouble.as_ref(), now),
@@ -203,6 +209,7 @@ impl Maintainer {
     }
 
     fn is_prepared(&mut self, node: &NodeId, name: &SpanName, now: Time) {
+        self.succeeded(name, node);
         match self.at(name) {
             At::Preparing { to } if to == *node && self.wanted(name) => {
                 let epoch = self.next_epoch();
@@ -223,6 +230,34 @@ impl Maintainer {
         }
     }
 
+    /// It ran there once, was to be made ready again, and could not be.
+    fn is_not_ready_again(
+        &mut self,
+        node: &NodeId,
+        name: &SpanName,
+        failed: Option<&(Code, String)>,
+        now: Time,
+    ) {
+        let Some(failed) = failed.filter(|(code, _)| !is_refusal(*code)) else { return };
+        match self.at(name) {
+            At::Preparing { to } if to == *node => {
+                self.turned_down(node, name, failed, now);
+                self.set(name, At::Nowhere, now);
+            }
+            At::Moving { on, epoch, to } if to == *node => {
+                self.turned_down(node, name, failed, now);
+                self.set(name, At::Running { on, epoch }, now);
+            }
+            At::Unknown
+            | At::Nowhere
+            | At::Preparing { .. }
+            | At::Starting { .. }
+            | At::Running { .. }
+            | At::Moving { .. }
+            | At::Stopping { .. } => {}
+        }
+    }
+
     fn is_preparing(&mut self, node: &NodeId, name: &SpanName) {
         let wanted = self.at(name).destination() == Some(node);
         match (wanted, self.spans.get_mut(name)) {
@@ -236,21 +271,21 @@ impl Maintainer {
     fn is_absent(&mut self, node: &NodeId, name: &SpanName, refused: Option<&(Code, String)>, now: Time) {
         match self.at(name) {
             At::Preparing { to } if to == *node => {
-                if let Some((code, _)) = refused {
-                    self.avoid(node, *code, now);
+                if let Some(why) = refused {
+                    self.turned_down(node, name, why, now);
                     self.set(name, At::Nowhere, now);
                 }
             }
             At::Moving { on, epoch, to } if to == *node => {
-                if let Some((code, _)) = refused {
-                    self.avoid(node, *code, now);
+                if let Some(why) = refused {
+                    self.turned_down(node, name, why, now);
                     self.set(name, At::Running { on, epoch }, now);
                 }
             }
             // It denies: only now is it nobody's.
             At::Starting { on, .. } if on == *node => {
-                if let Some((code, _)) = refused {
-                    self.avoid(node, *code, now);
+                if let Some(why) = refused {
+                    self.turned_down(node, name, why, now);
                     self.set(name, At::Nowhere, now);
                 }
             }
@@ -271,10 +306,34 @@ impl Maintainer {
         }
     }
 
-    fn avoid(&mut self, node: &NodeId, code: Code, now: Time) {
-        let pause = if code == Code::MaxParallel { AVOID_BUSY } else { AVOID_REFUSING };
+    /// A node does not take it. One that has tried and failed is not asked for this span again soon.
+    fn turned_down(&mut self, node: &NodeId, name: &SpanName, (code, message): &(Code, String), now: Time) {
+        let pause = if *code == Code::MaxParallel { AVOID_BUSY } else { AVOID_REFUSING };
         if let Some(host) = self.hosts.get_mut(node) {
             host.avoid_until = host.avoid_until.max(now + pause);
+        }
+        if !is_refusal(*code) {
+            self.has_failed(node, name, *code, message, now);
+        }
+    }
+
+    pub(super) fn has_failed(&mut self, node: &NodeId, name: &SpanName, code: Code, why: &str, now: Time) {
+        let Some(span) = self.spans.get_mut(name) else { return };
+        let before = span.failed.iter().position(|failed| failed.node == *node);
+        let times = before.map_or(0, |at| span.failed.swap_remove(at).times);
+        let until = now + Millis((FAILED_FIRST.0 << times.min(8)).min(FAILED_MAX.0));
+        let (node, message) = (node.clone(), why.to_owned());
+        span.failed.push(Failed { node, times: times + 1, until, code, message });
+        self.failing.insert(name.clone());
+        self.failing_until.insert(until);
+    }
+
+    /// It is ready there, or nothing is known of that node any more.
+    pub(super) fn succeeded(&mut self, name: &SpanName, node: &NodeId) {
+        let Some(span) = self.spans.get_mut(name).filter(|span| !span.failed.is_empty()) else { return };
+        span.failed.retain(|failed| failed.node != *node);
+        if span.failed.is_empty() {
+            self.failing.remove(name);
         }
     }
 
@@ -305,4 +364,9 @@ impl Maintainer {
             span.raise(Some(checkpoint));
         }
     }
+}
+
+/// A node says so of itself, and has not tried.
+fn is_refusal(code: Code) -> bool {
+    matches!(code, Code::MaxParallel | Code::NoEligibleNode | Code::Fenced | Code::PeerUnreachable)
 }

@@ -1,7 +1,9 @@
 //! What a maintainer does next with its spans: stop what is not wanted, start what nobody runs, empty
 //! closed nodes, even out.
 
-use model::{FeedState, Millis, NodeId, SpanName, Time};
+use std::ops::Bound;
+
+use model::{Code, FeedState, Millis, NodeId, SpanName, Time};
 
 use super::{At, Chore, Looked, Maintainer, Output};
 use crate::{
@@ -30,7 +32,13 @@ impl Maintainer {
             self.retries.remove(&(at, name.clone()));
             let Some(span) = self.spans.get_mut(&name) else { continue };
             (span.retry_at, span.tries) = (None, span.tries + 1);
-            let tired = span.tries > PREPARE_TRIES_MAX || now.since(span.since) >= PREPARE_PATIENCE;
+            let answers = span.tries <= PREPARE_TRIES_MAX;
+            let tired = !answers || now.since(span.since) >= PREPARE_PATIENCE;
+            if let (true, true, Some(to)) = (tired, answers, prepared_on(&span.at).cloned()) {
+                let why = format!("it was not ready after {PREPARE_PATIENCE}");
+                self.has_failed(&to, &name, Code::DispatchersMoving, &why, now);
+            }
+            let Some(span) = self.spans.get_mut(&name) else { continue };
             match (tired, span.at.clone()) {
                 (true, At::Preparing { to }) => {
                     self.give_up(&to, &name, now);
@@ -68,6 +76,9 @@ impl Maintainer {
     }
 
     pub(super) fn plan(&mut self, roster: &RosterView, now: Time) {
+        while self.failing_until.first().is_some_and(|at| *at <= now) {
+            self.failing_until.pop_first();
+        }
         for (_, host) in self.hosts.iter_mut() {
             if host.avoid_until <= now {
                 host.avoid_until = Time(0);
@@ -101,13 +112,7 @@ impl Maintainer {
     }
 
     fn stop_unwanted(&mut self, now: Time) {
-        let all_go = self.order.state != FeedState::Running;
-        let unwanted: Vec<SpanName> = match all_go {
-            true => self.spans.keys().cloned().collect(),
-            // Only as many as there are beyond the set.
-            false if self.spans.len() == self.order.spans.names.len() => return,
-            false => self.spans.keys().filter(|name| !self.is_in_set(name)).cloned().collect(),
-        };
+        let unwanted: Vec<SpanName> = self.unwanted.iter().cloned().collect();
         for name in unwanted {
             match self.spans.get(&name).map(|span| span.at.clone()) {
                 Some(At::Running { on, epoch }) => {
@@ -129,10 +134,12 @@ impl Maintainer {
     /// Spans that left the set and have stopped: what they left behind is swept.
     fn drop_vanished(&mut self, now: Time) {
         let gone = self.order.state == FeedState::Removing;
-        let vanished = self.nowhere.iter().filter(|name| gone || !self.is_in_set(name));
-        let vanished: Vec<SpanName> = vanished.cloned().collect();
+        let unwanted = std::mem::take(&mut self.unwanted).into_iter();
+        let vanished: Vec<SpanName> =
+            unwanted.filter(|name| self.nowhere.contains(name) && (gone || !self.is_in_set(name))).collect();
         for name in &vanished {
             self.nowhere.remove(name);
+            self.failing.remove(name);
             let span = self.spans.remove(name);
             for node in span.into_iter().flat_map(|span| span.kept_on) {
                 self.release(&node, name);
@@ -147,26 +154,42 @@ impl Maintainer {
         }
     }
 
+    /// One by one: there may be thousands, of which only a few find room at a time.
     fn start_missing(&mut self, roster: &RosterView, now: Time) {
-        let missing: Vec<SpanName> = self.nowhere.iter().cloned().collect();
-        for name in missing {
-            let per_node = self.limits.per_node;
-            let Some(to) = self.hosts.destination(roster, &self.order.spec, per_node, now) else { return };
-            self.set(&name, At::Preparing { to }, now);
+        let mut next = self.nowhere.first().cloned();
+        while let Some(name) = next {
+            if let Some(to) = self.destination(roster, &name, now) {
+                self.set(&name, At::Preparing { to }, now);
+            } else if !self.failing.contains(&name) {
+                return;
+            }
+            next = self.nowhere.range::<SpanName, _>((Bound::Excluded(&name), Bound::Unbounded)).next().cloned();
         }
+    }
+
+    /// The least loaded of those that may take this span, but for those that could not make it ready lately.
+    fn destination(&self, roster: &RosterView, name: &SpanName, now: Time) -> Option<NodeId> {
+        let span = self.spans.get(name).filter(|span| !span.failed.is_empty());
+        let may = |id: &NodeId| span.is_none_or(|span| span.may_try(id, now));
+        self.hosts.destination(roster, &self.order.spec, self.limits.per_node, now, may)
     }
 
     /// Closed nodes are emptied; the maintainer's own only once it has left: its successor would have to
     /// find out what it was doing. Others do not wait for that: its own node may have to wait for them.
     fn empty_closed(&mut self, roster: &RosterView, now: Time) {
         let closed = self.hosts.iter().filter(|(id, _)| roster.is_closed(id) && **id != self.me);
+        // What nobody could make ready lately takes no turn from the others.
+        let may = |name: &&SpanName| {
+            !self.failing.contains(*name) || self.destination(roster, name, now).is_some()
+        };
         let leaving: Vec<SpanName> = closed
             .flat_map(|(_, host)| host.running.iter())
+            .filter(may)
             .take(self.order.moves.saturating_sub(self.moving) as usize)
             .cloned()
             .collect();
         for name in leaving {
-            if !self.start_move(roster, &name, now) {
+            if !self.start_move(roster, &name, now) && !self.failing.contains(&name) {
                 return;
             }
         }
@@ -176,7 +199,7 @@ impl Maintainer {
         let Some(At::Running { on, epoch }) = self.spans.get(name).map(|span| span.at.clone()) else {
             return true;
         };
-        let to = self.hosts.destination(roster, &self.order.spec, self.limits.per_node, now);
+        let to = self.destination(roster, name, now);
         let Some(to) = to.filter(|to| *to != on) else { return false };
         self.set(name, At::Moving { on, epoch, to }, now);
         true
@@ -190,7 +213,9 @@ impl Maintainer {
             let Some(At::Running { on, epoch }) = at.filter(|_| self.may_be_moved(asked, roster)) else {
                 continue;
             };
-            let host = self.hosts.get(&asked.to);
+            let host = self.hosts.get(&asked.to).filter(|_| {
+                self.spans.get(&asked.span).is_some_and(|span| span.may_try(&asked.to, now))
+            });
             if on != asked.to && host.is_some_and(|host| host.may_take(self.limits.per_node, now)) {
                 self.set(&asked.span, At::Moving { on, epoch, to: asked.to.clone() }, now);
             }
@@ -223,8 +248,9 @@ impl Maintainer {
         for _ in self.moving..self.order.moves {
             let fullest = self.hosts.iter().max_by_key(|(id, host)| (host.share(), (*id).clone()));
             let Some((_, host)) = fullest else { return };
-            let Some(name) = host.running.first().cloned() else { return };
-            let least = self.hosts.destination(roster, &self.order.spec, self.limits.per_node, now);
+            let movable = host.running.iter().find(|name| !self.failing.contains(*name));
+            let Some(name) = movable.cloned() else { return };
+            let least = self.destination(roster, &name, now);
             let lower = least.and_then(|to| self.hosts.get(&to)).map(|least| least.share());
             let uneven = lower.is_some_and(|lower| host.share() >= lower + UNEVEN_FROM);
             if !uneven || !self.start_move(roster, &name, now) {
@@ -289,6 +315,7 @@ impl Maintainer {
                     self.hosts.ask_all(now);
                 }
                 (self.looked, self.look_trouble) = (Some(looked), None);
+                self.compare_spans();
             }
             Err(trouble) => {
                 self.look = Chore::Due { at: now + chore_pause(failures), failures: failures + 1 };
@@ -313,6 +340,14 @@ impl Maintainer {
                 }
             }
         }
+    }
+}
+
+/// The node that is to make it ready.
+fn prepared_on(at: &At) -> Option<&NodeId> {
+    match at {
+        At::Preparing { to } | At::Moving { to, .. } => Some(to),
+        At::Unknown | At::Nowhere | At::Starting { .. } | At::Running { .. } | At::Stopping { .. } => None,
     }
 }
 

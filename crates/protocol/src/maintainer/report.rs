@@ -5,9 +5,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use model::{Checkpoint, Code, FeedState, Millis, NodeId, SpanName, Time};
 
 use super::{At, Maintainer};
-use crate::message::{
-    FeedReport,
-    feed::{FeedTrouble, Phase},
+use crate::{
+    message::{
+        FeedReport,
+        feed::{FeedTrouble, Phase, Stuck},
+    },
+    roster::RosterView,
 };
 
 /// Checkpoints of spans are gathered this often.
@@ -91,16 +94,50 @@ impl Maintainer {
         troubles
     }
 
+    /// What is on closed nodes, and every node that might take it has tried to make it ready and failed. One that
+    /// has not tried, or does not answer, may still do better.
+    fn stuck(&self, roster: &RosterView) -> BTreeMap<NodeId, Stuck> {
+        let mut stuck: BTreeMap<NodeId, Stuck> = BTreeMap::new();
+        if self.failing.is_empty() || self.order.state != FeedState::Running {
+            return stuck;
+        }
+        let open = roster.nodes().filter(|node| {
+            !node.closed && !node.offline && node.satisfies(&self.order.spec)
+        });
+        let open: Vec<&NodeId> = open.map(|node| &node.node).collect();
+        for span in self.failing.iter().filter_map(|name| self.spans.get(name)) {
+            let on = match &span.at {
+                At::Running { on, .. } | At::Moving { on, .. } if roster.is_closed(on) => on,
+                At::Unknown
+                | At::Nowhere
+                | At::Preparing { .. }
+                | At::Starting { .. }
+                | At::Running { .. }
+                | At::Moving { .. }
+                | At::Stopping { .. } => continue,
+            };
+            if open.is_empty() || !open.iter().all(|node| span.has_failed_on(node)) {
+                continue;
+            }
+            let Some(first) = span.failed.iter().find(|failed| open.contains(&&failed.node)) else { continue };
+            let said = || Stuck {
+                count: 0,
+                code: first.code,
+                message: format!("{}: {}", first.node, first.message),
+            };
+            stuck.entry(on.clone()).or_insert_with(said).count += 1;
+        }
+        stuck
+    }
+
     /// What is to be said, if anything is: what changed, and what was not answered.
-    pub fn report(&mut self, now: Time) -> Option<FeedReport> {
+    pub fn report(&mut self, roster: &RosterView, now: Time) -> Option<FeedReport> {
         if self.phase != Phase::Quiesced {
             self.raise_checkpoint(now, false);
         }
         let seen = self.looked.as_ref().map(|looked| looked.spans.as_slice());
-        let differs =
-            seen.is_some_and(|seen| self.order.spans.generation == 0 || *seen != *self.order.spans.names);
         let spans: Option<Arc<[SpanName]>> = seen
-            .filter(|_| differs && self.order.state != FeedState::Removing && self.look_trouble.is_none())
+            .filter(|_| self.differs && self.order.state != FeedState::Removing && self.look_trouble.is_none())
             .map(Into::into);
         let absent = match self.order.state {
             FeedState::Running => {
@@ -125,6 +162,7 @@ impl Maintainer {
             held_back: self.looked.as_ref().and_then(|looked| looked.held_back),
             asked: self.asked.clone(),
             troubles: self.troubles(),
+            stuck: self.stuck(roster),
         };
         if self.report.as_ref() != Some(&next) {
             self.number += 1;

@@ -49,6 +49,8 @@ pub(super) struct Span {
     /// What is said of earlier starts is of a span that vanished, and had the same name.
     pub floor: SpanEpoch,
     pub trouble: Option<(NodeId, Code, String)>,
+    /// Nodes that could not make it ready, until it runs elsewhere.
+    pub failed: Vec<Failed>,
     /// Nodes that keep a last word of it, until it runs elsewhere.
     pub kept_on: Vec<NodeId>,
     /// Orders that were not answered in the present state.
@@ -57,13 +59,34 @@ pub(super) struct Span {
     pub retry_at: Option<Time>,
 }
 
+/// A node that was to make a span ready, and could not.
+#[derive(Clone, Debug)]
+pub(super) struct Failed {
+    pub node: NodeId,
+    pub times: u32,
+    /// It is not asked again before then.
+    pub until: Time,
+    pub code: Code,
+    pub message: String,
+}
+
 impl Span {
+    /// It may be tried there: it has not failed, or that is a while ago.
+    pub fn may_try(&self, node: &NodeId, now: Time) -> bool {
+        !self.failed.iter().any(|failed| failed.node == *node && now < failed.until)
+    }
+
+    pub fn has_failed_on(&self, node: &NodeId) -> bool {
+        self.failed.iter().any(|failed| failed.node == *node)
+    }
+
     pub fn new(at: At, now: Time) -> Span {
         Span {
             at,
             checkpoint: None,
             floor: SpanEpoch(0),
             trouble: None,
+            failed: Vec::new(),
             kept_on: Vec::new(),
             tries: 0,
             since: now,

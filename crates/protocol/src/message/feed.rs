@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+pub use model::AskedMove;
 use model::{
     Checkpoint, Code, FeedName, FeedSpec, FeedState, MaintainerEpoch, NodeId, ProcessEpoch, SpanEpoch,
     SpanName, SpanSet,
@@ -69,15 +70,6 @@ pub struct Maintain {
     pub asked: Vec<AskedMove>,
 }
 
-/// A span that somebody wants on this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AskedMove {
-    /// Rises with every one in a term.
-    pub number: u64,
-    pub span: SpanName,
-    pub to: NodeId,
-}
-
 /// What a maintainer says of its feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedReport {
@@ -104,6 +96,17 @@ pub struct FeedReport {
     /// Of the moves that were asked for, by number, those that are not done and may still be.
     pub asked: Vec<u64>,
     pub troubles: Vec<FeedTrouble>,
+    /// Dispatchers on closed nodes that every node that might take them has failed to make ready.
+    pub stuck: BTreeMap<NodeId, Stuck>,
+}
+
+/// Dispatchers that cannot leave a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    pub count: u32,
+    /// Of the first of them.
+    pub code: Code,
+    pub message: String,
 }
 
 /// How far a maintainer is with taking over.

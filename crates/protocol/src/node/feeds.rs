@@ -208,6 +208,7 @@ impl Feeds {
             held_back: None,
             asked: Vec::new(),
             troubles: Vec::new(),
+            stuck: BTreeMap::new(),
         };
         self.never_here.insert(feed, report);
     }
@@ -324,7 +325,7 @@ impl Feeds {
 
     /// What the next heartbeat says of feeds.
     pub fn reports(&mut self, now: Time) -> Vec<FeedReport> {
-        let reports = self.maintainers.values_mut().filter_map(|kept| kept.maintainer.report(now));
+        let reports = self.maintainers.values_mut().filter_map(|kept| kept.maintainer.report(&self.roster, now));
         reports.chain(self.never_here.values().cloned()).collect()
     }
 

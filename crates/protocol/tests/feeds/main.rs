@@ -10,3 +10,4 @@ mod properties;
 mod recovery;
 mod relays;
 mod spans;
+mod stuck;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Millis, Term, Time};
-use protocol::coordinator::Output;
+use protocol::{candidacy::others_should_lead as others_should_lead_by, coordinator::Output};
 use store::{Campaign, Candidate, Holder, Office as Won, Presence};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -304,7 +304,10 @@ async fn others_should_lead(shared: &Shared, closed: &[String]) -> bool {
         return false;
     }
     match shared.config.store.candidates().await {
-        Ok(all) => all.iter().any(|other| other.id != *me && !closed.contains(&other.id)),
+        Ok(all) => {
+            let alive = all.iter().map(|other| other.id.as_str());
+            others_should_lead_by(me, alive, |node| closed.iter().any(|closed| closed == node))
+        }
         Err(_) => false,
     }
 }

@@ -78,6 +78,7 @@ impl FakeFeeds {
                     held_back: None,
                     asked: Vec::new(),
                     troubles: Vec::new(),
+                    stuck: BTreeMap::new(),
                 }
             };
         self.maintains.iter().map(report).collect()

@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Checkpoint, Code, FeedName, FeedSpec, FeedState, MaintainerEpoch, ProcessEpoch, SpanName, SpanSet, Time,
+    Checkpoint, Code, FeedName, FeedSpec, FeedState, MaintainerEpoch, NodeId, ProcessEpoch, SpanName, SpanSet, Time,
     spec::FeedFile,
 };
 use protocol::message::feed::{
-    AskedMove, FeedOrder, FeedReport, FeedTrouble, FeedWhat, Maintain, Phase, Roster, RosterNode,
+    AskedMove, FeedOrder, FeedReport, FeedTrouble, FeedWhat, Maintain, Phase, Roster, RosterNode, Stuck,
 };
 
 use super::{Checked, address, clipped, code_of, count, feed_name, labels, node, required, text};
@@ -257,6 +257,7 @@ impl From<&FeedReport> for pb::FeedReport {
             held_back: report.held_back,
             asked: report.asked.clone(),
             troubles: report.troubles.iter().take(TROUBLES_MAX).map(pb::FeedTrouble::from).collect(),
+            stuck: report.stuck.iter().map(stuck_out).collect(),
         }
     }
 }
@@ -267,6 +268,7 @@ impl TryFrom<pb::FeedReport> for FeedReport {
     fn try_from(report: pb::FeedReport) -> Checked<FeedReport> {
         count("feed_report.troubles", &report.troubles, TROUBLES_MAX)?;
         count("feed_report.asked", &report.asked, SPANS_MAX)?;
+        count("feed_report.stuck", &report.stuck, NODES_MAX)?;
         if report.dispatchers.len() > NODES_MAX {
             let count = report.dispatchers.len();
             return Err(Fault::TooMany { count, max: NODES_MAX }.at("feed_report.dispatchers"));
@@ -289,8 +291,23 @@ impl TryFrom<pb::FeedReport> for FeedReport {
             held_back: report.held_back,
             asked: report.asked,
             troubles: report.troubles.into_iter().map(FeedTrouble::try_from).collect::<Result<_, _>>()?,
+            stuck: report.stuck.into_iter().map(stuck_in).collect::<Result<_, _>>()?,
         })
     }
+}
+
+fn stuck_out((node, stuck): (&NodeId, &Stuck)) -> pb::FeedStuck {
+    pb::FeedStuck {
+        node: node.as_str().to_owned(),
+        count: stuck.count,
+        code: stuck.code.as_str().to_owned(),
+        message: clipped(&stuck.message),
+    }
+}
+
+fn stuck_in(said: pb::FeedStuck) -> Checked<(NodeId, Stuck)> {
+    let (code, message) = trouble("feed_stuck.message", &said.code, said.message)?;
+    Ok((node("feed_stuck.node", &said.node)?, Stuck { count: said.count, code, message }))
 }
 
 impl From<&FeedTrouble> for pb::FeedTrouble {

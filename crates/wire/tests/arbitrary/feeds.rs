@@ -15,7 +15,7 @@ use proptest::{
 };
 use protocol::message::feed::{
     AskedMove, FeedOrder, FeedReport, FeedTrouble, FeedWhat, Held, HeldState, Maintain, Peer, PeerBody,
-    Phase, Roster, RosterNode, SpanOrder, SpanWhat,
+    Phase, Roster, RosterNode, SpanOrder, SpanWhat, Stuck,
 };
 
 use super::{address, argv, code, name, plain, revision, words};
@@ -94,6 +94,8 @@ pub fn report() -> impl Strategy<Value = FeedReport> {
     let phase = select(vec![Phase::Asking, Phase::Working, Phase::Quiesced, Phase::Cleaned]);
     let trouble = (code(), node(), option::of(span()), words())
         .prop_map(|(code, node, span, message)| FeedTrouble { code, node, span, message });
+    let stuck = (any::<u32>(), code(), words());
+    let stuck = stuck.prop_map(|(count, code, message)| Stuck { count, code, message });
     let head = (feed(), any::<[u64; 3]>(), revision(), phase);
     let counts = (btree_map(node(), any::<u32>(), 0..3), any::<[u32; 2]>(), option::of(any::<u64>()));
     let rest = (
@@ -101,6 +103,7 @@ pub fn report() -> impl Strategy<Value = FeedReport> {
         option::of(checkpoint()),
         vec(trouble, 0..3),
         vec(any::<u64>(), 0..3),
+        btree_map(node(), stuck, 0..3),
     );
     (head, counts, rest).prop_map(
         |(
@@ -108,7 +111,7 @@ pub fn report() -> impl Strategy<Value = FeedReport> {
             (dispatchers, [moving, absent], held_back),
             rest,
         )| {
-            let (spans, checkpoint, troubles, asked) = rest;
+            let (spans, checkpoint, troubles, asked, stuck) = rest;
             FeedReport {
                 feed,
                 epoch: MaintainerEpoch(epoch),
@@ -124,6 +127,7 @@ pub fn report() -> impl Strategy<Value = FeedReport> {
                 held_back,
                 asked,
                 troubles,
+                stuck,
             }
         },
     )

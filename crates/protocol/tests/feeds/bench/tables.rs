@@ -26,6 +26,8 @@ pub struct Tables {
     pub dark: BTreeSet<FeedName>,
     /// Feeds whose sinks do not answer, and on which node they are missed.
     pub broken: BTreeSet<(Name, FeedName)>,
+    /// Tasks that could not be made ready: when, and where.
+    pub failed: Vec<(Time, Name)>,
     /// Tasks that were made ready.
     pub prepared: usize,
     /// Every start that reached a sink.
@@ -86,6 +88,7 @@ impl Tables {
             sources: BTreeMap::new(),
             dark: BTreeSet::new(),
             broken: BTreeSet::new(),
+            failed: Vec::new(),
             prepared: 0,
             begun: Vec::new(),
             refused: Vec::new(),
@@ -153,6 +156,7 @@ impl Bench {
         match task {
             Task::Prepare { run } => {
                 if self.tables.broken.contains(&(at, key.0.clone())) {
+                    self.tables.failed.push((self.now, at));
                     let failed = Err(failure(Code::SinkUnreachable, false));
                     return self.task_says(at, &key, run, TaskWhat::Ended(failed));
                 }
