@@ -180,6 +180,9 @@ pub enum Command {
     /// Holds one instance; started by the daemon
     #[command(hide = true)]
     Shim { dir: PathBuf },
+    /// Forks those that hold the instances below a directory; started by the daemon
+    #[command(hide = true)]
+    Shims { root: PathBuf },
     /// Holds the command of a feed; started by the daemon
     #[command(hide = true)]
     Guard {

@@ -26,10 +26,7 @@ mod stop;
 mod target;
 mod toml_at;
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
@@ -39,9 +36,6 @@ use crate::{
 };
 
 fn main() -> ExitCode {
-    if let Some(dir) = shim_dir() {
-        return ExitCode::from(shim_code(&dir));
-    }
     let cli = Cli::parse();
     match carry_out(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -54,19 +48,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// The directory of `tidegate shim DIR`, as daemons write it. One runs per instance, and none needs to know all
-/// the commands that there are.
-fn shim_dir() -> Option<PathBuf> {
-    let mut words = std::env::args_os().skip(1);
-    let dir = words.next().filter(|word| word == "shim").and_then(|_| words.next()).map(PathBuf::from);
-    dir.filter(|dir| dir.is_absolute() && words.next().is_none())
-}
-
-/// On the main thread, without a runtime: the instance dies with the thread that forked it.
-fn shim_code(dir: &Path) -> u8 {
-    u8::try_from(worker::shim::shim_main(dir)).unwrap_or(1)
-}
-
 fn carry_out(cli: Cli) -> Outcome {
     match cli.command {
         Command::Completions { shell } => {
@@ -76,19 +57,24 @@ fn carry_out(cli: Cli) -> Outcome {
         }
         Command::Run(args) => run::run(args),
         Command::Dev(args) => dev::dev(args),
-        Command::Shim { dir } => match shim_code(&dir) {
-            0 => Ok(()),
-            code => Err(Failure { code, message: None }),
-        },
+        // On the main thread, without a runtime: the instance dies with the thread that forked it.
+        Command::Shim { dir } => by_code(worker::shim::shim_main(&dir)),
+        // The same, and there is no other thread that a child could miss.
+        Command::Shims { .. } => by_code(worker::shim::nursery::nursery_main()),
         // As a shim: the user's process dies with the thread that forked it.
-        Command::Guard { arguments } => match pipelines::command::guard::guard_main(arguments) {
-            0 => Ok(()),
-            code => Err(Failure { code: u8::try_from(code).unwrap_or(1), message: None }),
-        },
+        Command::Guard { arguments } => by_code(pipelines::command::guard::guard_main(arguments)),
         Command::Leash { command } => one_thread()?.block_on(leash::leash(&command)),
         Command::Demo(which) => one_thread()?.block_on(demo(which)).map_err(Failure::from),
         Command::Tls(command) => commands::tls(command),
         command => one_thread()?.block_on(commands::run(&cli.global, command)),
+    }
+}
+
+/// As the process says it itself.
+fn by_code(code: i32) -> Outcome {
+    match code {
+        0 => Ok(()),
+        code => Err(Failure { code: u8::try_from(code).unwrap_or(1), message: None }),
     }
 }
 

@@ -50,7 +50,7 @@ pub enum Start {
 
 /// The last `lines` lines of the log of the instance in `dir`, over all its files. Empty when there is none.
 pub async fn tail(dir: &Path, lines: usize) -> io::Result<Vec<u8>> {
-    let logs = dir.join(crate::shim::LOGS);
+    let logs = crate::shim::logs_in(dir);
     let read = move || {
         let mut reader = Reader::open(&logs, Start::LastLines(lines))?;
         let mut all = Vec::new();
@@ -69,7 +69,7 @@ pub fn follow(
     start: Start,
     over: CancellationToken,
 ) -> impl Stream<Item = io::Result<Vec<u8>>> + Send + use<> {
-    let logs = dir.join(crate::shim::LOGS);
+    let logs = crate::shim::logs_in(dir);
     futures_util::stream::unfold(Some(Follower { logs, start, over, reader: None }), |follower| async move {
         let mut follower = follower?;
         match follower.next().await {

@@ -1,11 +1,11 @@
 //! The few system calls that need `unsafe`, and the small safe ones that several modules share.
 //!
 //! *Invariant:* this is the only file of the crate with `unsafe` in it. What runs between fork and exec
-//! ([`prepare_shim`], [`prepare_instance`]) makes system calls only: no allocation, no locks.
+//! ([`prepare_nursery`], [`prepare_instance`]) makes system calls only: no allocation, no locks.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
@@ -161,10 +161,10 @@ fn close_others_on_exec() {
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// The shim gets a session of its own before it runs a single instruction of ours, so that Ctrl-C in the
-/// terminal of the daemon never reaches it.
+/// What forks shims gets a session of its own before it runs a single instruction of ours, so that Ctrl-C in
+/// the terminal of the daemon never reaches it.
 #[allow(unsafe_code)]
-pub fn prepare_shim(command: &mut std::process::Command) {
+pub fn prepare_nursery(command: &mut std::process::Command) {
     // SAFETY: the closure makes async-signal-safe system calls only and touches no memory of the parent.
     unsafe {
         command.pre_exec(|| {
@@ -235,6 +235,59 @@ pub fn wait_any_child() -> io::Result<Option<Pid>> {
         }
         match io::Error::last_os_error() {
             e if e.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+            e if e.kind() == io::ErrorKind::Interrupted => {}
+            e => return Err(e),
+        }
+    }
+}
+
+/// A copy of this process; `None` in the copy. Only for a process with one thread: the copy has only the one
+/// that called, and what others had locked would stay locked in it.
+#[allow(unsafe_code)]
+pub fn fork() -> io::Result<Option<Pid>> {
+    // SAFETY: the caller has one thread, so that the copy may do whatever the original may.
+    match unsafe { libc::fork() } {
+        ..0 => Err(io::Error::last_os_error()),
+        child => Ok(Pid::from_raw(child)),
+    }
+}
+
+/// A descriptor that can be read once children have ended. Nothing else tells this process any more.
+#[allow(unsafe_code)]
+pub fn notice_of_ended_children() -> io::Result<OwnedFd> {
+    // SAFETY: the set is local memory that sigemptyset initialises; the descriptor is new and nobody else's.
+    unsafe {
+        let mut ended: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut ended);
+        libc::sigaddset(&mut ended, libc::SIGCHLD);
+        libc::sigprocmask(libc::SIG_BLOCK, &ended, std::ptr::null_mut());
+        let fd = libc::signalfd(-1, &ended, libc::SFD_CLOEXEC);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// Takes back what [`notice_of_ended_children`] held back, in a child.
+#[allow(unsafe_code)]
+pub fn hear_all_signals() {
+    // SAFETY: sigemptyset and sigprocmask work on local memory.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
+}
+
+/// Waits until one of two can be read, or has ended, and says which.
+#[allow(unsafe_code)]
+pub fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<(bool, bool)> {
+    let asked = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut both = [asked(one), asked(other)];
+    loop {
+        // SAFETY: the array is ours, and as long as is said.
+        if unsafe { libc::poll(both.as_mut_ptr(), both.len() as libc::nfds_t, -1) } >= 0 {
+            return Ok((both[0].revents != 0, both[1].revents != 0));
+        }
+        match io::Error::last_os_error() {
             e if e.kind() == io::ErrorKind::Interrupted => {}
             e => return Err(e),
         }

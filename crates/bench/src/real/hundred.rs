@@ -18,9 +18,15 @@ use tokio::{
     task::JoinSet,
 };
 
+use worker::shim::{
+    book,
+    record::{LaunchRecord, RunRecord},
+};
+
 use super::{
     machine_load, median,
     stage::{Api, Setup, Stage, cpu_seconds, free_port, until},
+    worst,
 };
 use crate::report::{Bar, Report};
 
@@ -48,7 +54,7 @@ pub async fn run(report: &mut Report) -> anyhow::Result<()> {
     api.put_service("web", service(&stage.binary)?).await?;
     api.until_ready("web", COUNT).await.context("a hundred instances on n1")?;
     let (mut floors, mut drains, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut ready, mut hand_cpu, mut drain_cpu) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut hand_cpu, mut drain_cpu, mut stages) = (Vec::new(), Vec::new(), Vec::new());
     let own_cpu = || cpu_seconds(std::process::id()).unwrap_or(f64::NAN);
     for round in 0..ROUNDS {
         let before = own_cpu();
@@ -57,18 +63,24 @@ pub async fn run(report: &mut Report) -> anyhow::Result<()> {
         hand_cpu.push((own_cpu() - before) / 2.0);
         let (from, to) = if round % 2 == 0 { ("n1", "n2") } else { ("n2", "n1") };
         let before = stage.cpu_seconds();
-        let (drain, all_ready) = by_drain(&api, from, to).await?;
+        let (drain, started) = by_drain(&api, from, to).await?;
         drain_cpu.push(stage.cpu_seconds() - before);
+        stages.push(stages_of(&api, from, &stage.data(to)?, started).await?);
         floors.push(floor);
         drains.push(drain);
-        ready.push(all_ready);
         ratios.push(drain / floor);
     }
     report.line("moving_100_processes_by_hand", median(&floors), "s", Bar::None);
     report.line("moving_100_processes_by_drain", median(&drains), "s", Bar::None);
-    report.line("moving_100_processes_until_all_ready", median(&ready), "s", Bar::None);
+    for (at, name) in STAGES.iter().enumerate() {
+        let of = |share: fn(&[f64]) -> f64| median(&stages.iter().map(|all| share(&all[at])).collect::<Vec<_>>());
+        report.line(&format!("moving_100_processes_{name}_median"), of(median), "s", Bar::None);
+        report.line(&format!("moving_100_processes_{name}_last"), of(worst), "s", Bar::None);
+    }
     report.line("moving_100_processes_cpu_by_hand", median(&hand_cpu), "cpu s", Bar::None);
     report.line("moving_100_processes_cpu_by_drain", median(&drain_cpu), "cpu s", Bar::None);
+    let cpu: Vec<f64> = drain_cpu.iter().zip(&hand_cpu).map(|(drain, hand)| drain / hand).collect();
+    report.line("moving_100_processes_cpu_over_floor", median(&cpu), "x", Bar::None);
     report.line(NAME, median(&ratios), "x", Bar::AtMost(1.5));
     report.line("moving_100_processes_machine_load", machine_load(), "", Bar::None);
     Ok(())
@@ -86,8 +98,8 @@ fn service(binary: &Path) -> anyhow::Result<serde_json::Value> {
     }))
 }
 
-/// From the drain's acceptance to `drained`, and until the last replacement was ready.
-async fn by_drain(api: &Api, from: &str, to: &str) -> anyhow::Result<(f64, f64)> {
+/// From the drain's acceptance to `drained`, and when it started.
+async fn by_drain(api: &Api, from: &str, to: &str) -> anyhow::Result<(f64, Timestamp)> {
     let on = api.until_ready("web", COUNT).await?;
     ensure!(on.iter().all(|instance| instance.node == from), "not all hundred are on {from}");
     api.intend(to, "active").await?;
@@ -96,14 +108,34 @@ async fn by_drain(api: &Api, from: &str, to: &str) -> anyhow::Result<(f64, f64)>
     let ended = api.until_drained(from, ASK_EVERY).await?;
     let took = begun.elapsed().as_secs_f64();
     ensure!(ended.done as usize == COUNT, "{} of {COUNT} moved", ended.done);
-    let started: Timestamp = ended.started_at.context("it started")?.parse()?;
-    let mut last = started;
-    for instance in api.instances("web").await?.iter().filter(|instance| instance.node == to) {
-        if let Some(since) = &instance.healthy_since {
-            last = last.max(since.parse()?);
+    Ok((took, ended.started_at.context("it started")?.parse()?))
+}
+
+/// What happens to a unit on its way.
+const STAGES: [&str; 5] = ["placed", "written_down", "started", "ready", "old_one_ended"];
+
+/// Seconds since the start of the drain at which each of the hundred came to each stage. Of the old ones only
+/// those are known that are still listed.
+async fn stages_of(api: &Api, from: &str, to: &Path, started: Timestamp) -> anyhow::Result<[Vec<f64>; 5]> {
+    let since = |text: &str| anyhow::Ok(text.parse::<Timestamp>()?.duration_since(started).as_secs_f64());
+    let since_ms = |ms: u64| (ms as f64 - started.as_millisecond() as f64) / 1000.0;
+    let mut stages = [const { Vec::new() }; 5];
+    let [placed, written, begun, ready, ended] = &mut stages;
+    for instance in api.instances("web").await? {
+        if instance.node == from {
+            let at = instance.ended_at.as_deref().map(since).transpose()?;
+            ended.extend(at.filter(|at| *at >= 0.0));
+            continue;
         }
+        placed.push(since(&instance.created_at)?);
+        ready.extend(instance.healthy_since.as_deref().map(since).transpose()?);
+        let dir = to.join("instances").join(&instance.id);
+        let launch = book::read_record::<LaunchRecord>(&dir).ok().flatten();
+        written.extend(launch.map(|launch| since_ms(launch.at_ms)));
+        let run = book::read_record::<RunRecord>(&dir).ok().flatten();
+        begun.extend(run.map(|run| since_ms(run.started_at_ms)));
     }
-    Ok((took, last.duration_since(started).as_secs_f64()))
+    Ok(stages)
 }
 
 /// The same, by somebody who knows all that there is to know: the others are started and watched until

@@ -228,6 +228,12 @@ impl Stage {
         Api::at(daemon.with_context(|| format!("no daemon {name}"))?.api)
     }
 
+    /// Where a daemon keeps what it has.
+    pub fn data(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let daemon = self.daemons.iter().find(|daemon| daemon.name == name);
+        Ok(daemon.with_context(|| format!("no daemon {name}"))?.data.clone())
+    }
+
     /// Starts a daemon; it ends with us.
     pub fn run(&mut self, name: &str) -> anyhow::Result<()> {
         let binary = self.binary.clone();
@@ -243,7 +249,8 @@ impl Stage {
     /// What all daemons have used of the processors, with everything that they started and that has ended.
     pub fn cpu_seconds(&self) -> f64 {
         let pids = self.daemons.iter().filter_map(|daemon| Some(daemon.child.as_ref()?.id()));
-        pids.filter_map(cpu_seconds).sum()
+        // Shims are not their children, but those of a child.
+        pids.flat_map(|pid| std::iter::once(pid).chain(children(pid))).filter_map(cpu_seconds).sum()
     }
 
     /// SIGKILL; returns when it is gone.
@@ -254,6 +261,17 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+fn children(parent: u32) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_child = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let of = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(1));
+        of.is_some_and(|of| of.parse() == Ok(parent))
+    };
+    pids.filter(is_child).collect()
 }
 
 /// Of a process and of its children that were waited for.

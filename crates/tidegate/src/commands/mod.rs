@@ -84,6 +84,7 @@ pub async fn run(global: &Global, command: Command) -> Outcome {
         | Command::Tls(_)
         | Command::Completions { .. }
         | Command::Shim { .. }
+        | Command::Shims { .. }
         | Command::Guard { .. }
         | Command::Leash { .. }
         | Command::Demo(_) => Err(Failure::usage("this command does not ask a cluster")),

@@ -3,9 +3,9 @@
 //! The lock comes first: held means that a shim lives (or is being born) and everything else is a question
 //! to it; free means that no shim lives, and then the records say how far it came:
 //!
-//! | launch.json | run.json | exit.json | so |
+//! | launch | run | exit | so |
 //! |---|---|---|---|
-//! | run n | – | – | never started: `run.json` is written before the fork |
+//! | run n | – | – | never started: a run is on record before the fork |
 //! | run n of another boot | – | – | lost: a loss of power may have taken the rest |
 //! | run n | run n | run n | ended, and how |
 //! | run n | – or run n | broken | lost |
@@ -22,10 +22,11 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
 use super::handle::Handle;
-use super::{ExitRecord, Runtime, blocking, client, lock_exclusive, open_lock};
+use super::{ExitRecord, Lock, Runtime, blocking, client, lock_exclusive};
 use crate::cgroup::{Cgroups, Group};
 use crate::shim::MARK_ENV;
-use crate::shim::record::{self, LaunchRecord, RunRecord};
+use crate::shim::book::{self, Records};
+use crate::shim::record::{LaunchRecord, RunRecord};
 use crate::{host, sys};
 
 /// A shim between taking the lock and recording the pid; longer only on a disk that hangs.
@@ -84,7 +85,7 @@ impl Runtime {
     /// Finds out what became of the run in this directory. Kills only what a dead shim has left behind.
     pub async fn adopt(&self, dir: &Path) -> Adopted {
         let found = self.find(dir).await;
-        let launch = record::read(dir).unwrap_or_default();
+        let launch = book::read_record(dir).unwrap_or_default();
         Adopted { dir: dir.to_owned(), launch, found }
     }
 
@@ -115,13 +116,14 @@ impl Runtime {
 
     /// The lock is held. `Err` is what is in the way, which may pass: it is being born, or is ending.
     async fn hold_living(&self, dir: &Path) -> Result<Handle, String> {
-        let run = match record::read::<RunRecord>(dir) {
-            Ok(Some(run)) if run.child_pid.is_some() && is_of_launch(dir, &run) => run,
+        let records = Records::of(dir);
+        let run = match records.get::<RunRecord>() {
+            Ok(Some(run)) if run.child_pid.is_some() && is_of_launch(&records, &run) => run,
             // The file is of no use; the shim itself knows.
             _ => client::status(dir).await.map_err(|e| format!("the lock is held, and {e}"))?.run,
         };
         if run.boot_id != host::boot_id() {
-            return Err("the lock is held, and run.json is of another boot".into());
+            return Err("the lock is held, and its run is of another boot".into());
         }
         if !sys::is_alive(run.shim_pid, run.shim_start) {
             return Err("the lock is held, and its shim is dead".into());
@@ -131,9 +133,9 @@ impl Runtime {
     }
 }
 
-fn is_of_launch(dir: &Path, run: &RunRecord) -> bool {
-    // Where launch.json cannot be read, a run with a living shim is believed.
-    match record::read::<LaunchRecord>(dir) {
+fn is_of_launch(records: &Records, run: &RunRecord) -> bool {
+    // Where the launch cannot be read, a run with a living shim is believed.
+    match records.get::<LaunchRecord>() {
         Ok(Some(launch)) => launch.run == run.run,
         Ok(None) | Err(_) => true,
     }
@@ -141,40 +143,41 @@ fn is_of_launch(dir: &Path, run: &RunRecord) -> bool {
 
 /// Shared on purpose: two who look at the same time must not take each other for a shim.
 fn is_held(dir: &Path) -> bool {
-    let Ok(file) = open_lock(dir) else { return false };
-    let held = flock(&file, FlockOperation::NonBlockingLockShared).is_err();
-    // By name, not by closing: a process forked by another thread may hold a copy for a moment.
-    let _ = flock(&file, FlockOperation::Unlock);
+    let (Ok(book), Ok(earlier)) = (book::open(dir, false), book::open_earlier_lock(dir)) else { return false };
+    let lock = Lock { book, earlier };
+    let held = lock.files().any(|file| flock(file, FlockOperation::NonBlockingLockShared).is_err());
+    lock.release();
     held
 }
 
 /// Reads the records under the lock, and kills what is left of a run that is lost.
 pub(super) fn settle(dir: &Path, cgroups: &Cgroups) -> Settled {
-    let lock = match lock_exclusive(dir) {
+    let lock = match lock_exclusive(dir, false) {
         Ok(Some(lock)) => lock,
         Ok(None) => return Settled::Held,
         Err(e) => return Settled::Unclear { why: format!("{}: {e}", dir.display()) },
     };
-    let settled = match judge(dir) {
-        Settled::Lost { why } => match kill_leftovers(dir, cgroups) {
+    let records = Records::of(dir);
+    let settled = match judge(&records) {
+        Settled::Lost { why } => match kill_leftovers(dir, &records, cgroups) {
             Ok(()) => Settled::Lost { why },
             Err(left) => Settled::Unclear { why: format!("{why}; {left}") },
         },
         other => other,
     };
-    let _ = flock(&lock, FlockOperation::Unlock);
+    lock.release();
     settled
 }
 
-fn judge(dir: &Path) -> Settled {
-    let run = record::read::<RunRecord>(dir);
-    let launch = match record::read::<LaunchRecord>(dir) {
+fn judge(records: &Records) -> Settled {
+    let run = records.get::<RunRecord>();
+    let launch = match records.get::<LaunchRecord>() {
         Ok(Some(launch)) => launch,
         Ok(None) if matches!(run, Ok(None)) => return Settled::NeverStarted,
-        Ok(None) => return Settled::Lost { why: "launch.json is missing".into() },
+        Ok(None) => return Settled::Lost { why: "its launch is missing".into() },
         Err(why) => return Settled::Lost { why },
     };
-    match record::read::<ExitRecord>(dir) {
+    match records.get::<ExitRecord>() {
         Ok(Some(exit)) if exit.run == launch.run => return Settled::Exited(exit),
         Ok(_) => {}
         Err(why) => return Settled::Lost { why },
@@ -193,9 +196,9 @@ fn judge(dir: &Path) -> Settled {
 
 /// Kills whatever still runs of a run whose shim is dead. The caller holds the lock. `Err`: something
 /// could not be killed.
-pub(super) fn kill_leftovers(dir: &Path, cgroups: &Cgroups) -> Result<(), String> {
-    let run = record::read::<RunRecord>(dir).unwrap_or_default();
-    let launch = record::read::<LaunchRecord>(dir).unwrap_or_default();
+pub(super) fn kill_leftovers(dir: &Path, records: &Records, cgroups: &Cgroups) -> Result<(), String> {
+    let run = records.get::<RunRecord>().unwrap_or_default();
+    let launch = records.get::<LaunchRecord>().unwrap_or_default();
     let name = dir.file_name().and_then(|n| n.to_str()).unwrap_or_default();
     let (mark, recorded) = match (run, launch) {
         (Some(run), _) => (Some(run.mark), run.cgroup),

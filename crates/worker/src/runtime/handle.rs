@@ -98,7 +98,7 @@ impl Handle {
             Settled::Exited(exit) if exit.run == run => Ended::Exited(exit),
             Settled::Exited(exit) => Ended::Lost { why: format!("run {} took its place", exit.run) },
             Settled::Lost { why } => Ended::Lost { why },
-            Settled::NeverStarted => Ended::Lost { why: "run.json has gone".into() },
+            Settled::NeverStarted => Ended::Lost { why: "its record has gone".into() },
             Settled::Held => Ended::Lost { why: "another run has begun".into() },
             Settled::Unclear { why } => Ended::Unclear { why },
         }

@@ -11,22 +11,26 @@
 mod adopt;
 mod client;
 mod handle;
+mod nursery;
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::unix::pipe;
 
 use crate::cgroup::Cgroups;
+use crate::shim::GREETING;
+use crate::shim::book::{self, BOOK, Book, Records};
 use crate::shim::record::{self, LaunchRecord, Record, RunRecord};
-use crate::shim::{self, GREETING};
 use crate::{host, sys};
+use nursery::Nursery;
 
 pub use adopt::{Adopted, Found, RESTARTED};
 pub use client::ControlError;
@@ -104,16 +108,17 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> LaunchError {
 #[derive(Debug, Clone)]
 pub struct Runtime {
     root: PathBuf,
-    exe: PathBuf,
     cgroups: Cgroups,
+    nursery: Arc<Nursery>,
 }
 
 impl Runtime {
-    /// `root` holds a directory per instance; `exe` is run as `exe shim DIR`.
+    /// `root` holds a directory per instance; `exe` is run as `exe shims ROOT` once something is to start.
     pub fn new(root: &Path, exe: &Path, cgroups: Cgroups) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(root)?;
         // Shims work from elsewhere, so relative paths would mean something else to them.
-        Ok(Self { root: fs::canonicalize(root)?, exe: exe.to_owned(), cgroups })
+        let root = fs::canonicalize(root)?;
+        Ok(Self { nursery: Arc::new(Nursery::new(exe, &root)), root, cgroups })
     }
 
     pub fn root(&self) -> &Path {
@@ -159,52 +164,38 @@ impl Runtime {
     /// The fork. Returns once the process is there (or is known not to be).
     pub async fn start(&self, prepared: Prepared) -> Result<Handle, LaunchError> {
         let Prepared { instance, dir, lock } = prepared;
-        let mut command = std::process::Command::new(&self.exe);
-        command.arg("shim").arg(&dir).current_dir("/").stdin(Stdio::from(lock)).stdout(Stdio::piped());
-        command.stderr(Stdio::null());
-        sys::prepare_shim(&mut command);
-        let mut command = tokio::process::Command::from(command);
-        let shim = command.spawn().map_err(io_error(format!("start {}", self.exe.display())))?;
-        // Holds our copy of the lock, which must live on in the shim alone.
-        drop(command);
-        self.greet(shim, dir, instance).await
+        let (heard, says) = io::pipe().map_err(io_error("make a pipe for the shim's first word"))?;
+        let heard = pipe::Receiver::from_owned_fd(heard.into()).map_err(io_error("read from a pipe"))?;
+        let told = self.nursery.fork_shim(&dir, lock, says).await;
+        told.map_err(io_error(format!("have a shim forked for {instance}")))?;
+        self.greet(heard, dir, instance).await
     }
 
-    async fn greet(
-        &self,
-        mut shim: tokio::process::Child,
-        dir: PathBuf,
-        instance: String,
-    ) -> Result<Handle, LaunchError> {
+    async fn greet(&self, heard: pipe::Receiver, dir: PathBuf, instance: String) -> Result<Handle, LaunchError> {
         let mut line = String::new();
-        if let Some(stdout) = shim.stdout.take() {
-            let mut reader = BufReader::new(stdout.take(GREETING_BYTES_MAX));
-            // Silence and a broken pipe are both told by the empty line.
-            let _ = tokio::time::timeout(GREETING_WITHIN, reader.read_line(&mut line)).await;
-        }
+        let mut reader = BufReader::new(heard.take(GREETING_BYTES_MAX));
+        // Silence and a broken pipe are both told by the empty line.
+        let _ = tokio::time::timeout(GREETING_WITHIN, reader.read_line(&mut line)).await;
         let broken = |why: String| LaunchError::Shim { instance: instance.clone(), why };
         let said = line.trim().strip_prefix(GREETING).unwrap_or("").trim();
         let (word, text) = said.split_once(' ').unwrap_or((said, ""));
-        let outcome = match word {
-            "started" => match record::read::<RunRecord>(&dir) {
-                // Before the shim is reaped: until then its pid is its own even if it has ended.
+        match word {
+            // That it is this very shim, and not one that got its pid since, is seen by its start time.
+            "started" => match book::read_record::<RunRecord>(&dir) {
                 Ok(Some(run)) => {
                     Handle::open(&dir, run, self.cgroups.clone()).map_err(|e| broken(e.to_string()))
                 }
-                Ok(None) => Err(broken("run.json is missing".into())),
+                Ok(None) => Err(broken("it has left no record".into())),
                 Err(why) => Err(broken(why)),
             },
-            "ended" => match record::read::<ExitRecord>(&dir) {
+            "ended" => match book::read_record::<ExitRecord>(&dir) {
                 Ok(Some(exit)) => Err(LaunchError::StartFailed(Box::new(exit))),
-                Ok(None) => Err(broken("exit.json is missing".into())),
+                Ok(None) => Err(broken("it has left no ending".into())),
                 Err(why) => Err(broken(why)),
             },
             "failed" => Err(broken(text.into())),
             _ => Err(broken("it said nothing".into())),
-        };
-        // Whoever forks reaps. If this runtime goes first, init does it.
-        tokio::spawn(async move { shim.wait().await });
-        outcome
+        }
     }
 
     /// Removes the directory of an instance that is over, logs and all. Refused while it runs.
@@ -215,7 +206,7 @@ impl Runtime {
             if !dir.exists() {
                 return Ok(());
             }
-            let _lock = lock_exclusive(&dir)
+            let _lock = lock_exclusive(&dir, false)
                 .map_err(io_error(format!("lock {}", dir.display())))?
                 .ok_or(LaunchError::Busy { instance })?;
             fs::remove_dir_all(&dir).map_err(io_error(format!("remove {}", dir.display())))
@@ -228,11 +219,14 @@ impl Runtime {
 fn prepare(dir: &Path, launch: Launch, cgroups: &Cgroups) -> Result<File, LaunchError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(io_error(format!("create {}", dir.display())))?;
-    let lock = lock_exclusive(dir).map_err(io_error(format!("lock {}", dir.display())))?;
-    let Some(lock) = lock else { return Err(LaunchError::Busy { instance: launch.instance }) };
+    let lock = lock_exclusive(dir, true).map_err(io_error(format!("lock {}", dir.display())))?;
+    let Some(Lock { book: Some(book), earlier }) = lock else {
+        return Err(LaunchError::Busy { instance: launch.instance });
+    };
     // An earlier run whose shim was killed may have left processes that nobody settled.
-    if dir.join(RunRecord::FILE).exists() {
-        adopt::kill_leftovers(dir, cgroups).map_err(|why| LaunchError::Shim {
+    let records = Records::of(dir);
+    if !matches!(records.get::<RunRecord>(), Ok(None)) {
+        adopt::kill_leftovers(dir, &records, cgroups).map_err(|why| LaunchError::Shim {
             instance: launch.instance.clone(),
             why: format!("of an earlier run, {why}"),
         })?;
@@ -253,9 +247,14 @@ fn prepare(dir: &Path, launch: Launch, cgroups: &Cgroups) -> Result<File, Launch
         fence_ms: launch.fence_ms,
         lasting_exit: launch.lasting_exit,
     };
-    let written = record::write(dir, &wanted).and_then(|()| record::remove_earlier(dir));
-    written.map_err(io_error(format!("write {}", dir.join(LaunchRecord::FILE).display())))?;
-    Ok(lock)
+    let written = Book::next_run(book).and_then(|mut book| {
+        book.add(&wanted)?;
+        if earlier.is_some() {
+            record::remove_earlier(dir)?;
+        }
+        Ok(book.into_file())
+    });
+    written.map_err(io_error(format!("write {}", dir.join(BOOK).display())))
 }
 
 fn check_name(instance: &str) -> Result<(), LaunchError> {
@@ -265,24 +264,48 @@ fn check_name(instance: &str) -> Result<(), LaunchError> {
     if good { Ok(()) } else { Err(LaunchError::Name(instance.into())) }
 }
 
-fn open_lock(dir: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(shim::LOCK))
+/// Held, nobody else starts or settles a run in the directory. Given back by name, not by closing: a process
+/// forked by another thread may hold a copy for a moment.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    book: Option<File>,
+    /// What a shim of an earlier release would hold.
+    earlier: Option<File>,
 }
 
-/// `None` when somebody holds it for longer than a moment.
-pub(crate) fn lock_exclusive(dir: &Path) -> io::Result<Option<File>> {
-    let file = open_lock(dir)?;
-    let until = std::time::Instant::now() + LOCK_WITHIN;
-    loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(Some(file)),
-            Err(rustix::io::Errno::WOULDBLOCK) if std::time::Instant::now() < until => {
-                std::thread::sleep(LOCK_PAUSE);
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-            Err(e) => return Err(e.into()),
+impl Lock {
+    fn files(&self) -> impl Iterator<Item = &File> {
+        self.book.iter().chain(&self.earlier)
+    }
+
+    fn release(&self) {
+        for file in self.files() {
+            let _ = flock(file, FlockOperation::Unlock);
         }
     }
+}
+
+/// `None` when somebody holds it for longer than a moment. Without `make`, what is not there is not locked:
+/// nothing was ever started where there is nothing.
+pub(crate) fn lock_exclusive(dir: &Path, make: bool) -> io::Result<Option<Lock>> {
+    let lock = Lock { book: book::open(dir, make)?, earlier: book::open_earlier_lock(dir)? };
+    let until = std::time::Instant::now() + LOCK_WITHIN;
+    for file in lock.files() {
+        loop {
+            match flock(file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::WOULDBLOCK) if std::time::Instant::now() < until => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    lock.release();
+                    return Ok(None);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+    Ok(Some(lock))
 }
 
 /// Files and locks of a slow disk must not hold up the daemon's other tasks.

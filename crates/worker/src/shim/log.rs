@@ -1,6 +1,6 @@
-//! The writing side of an instance's log: what the process prints goes to `logs/current.log` as it is.
+//! The writing side of an instance's log: what the process prints goes to `current.log` as it is.
 //!
-//! Full files are put aside as `logs/<number>.log` with rising numbers, so that a reader who holds one of
+//! Full files are put aside as `<number>.log` with rising numbers, so that a reader who holds one of
 //! them knows which comes next; the oldest go. Reading is in [`crate::logs`].
 //!
 //! Writing never fails towards the process: what cannot be written is dropped and counted, and once

@@ -8,11 +8,12 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `lock` | flock held exclusively by the shim as long as it lives; held = alive, whatever else is said |
-//! | `launch.json`, `run.json`, `exit.json` | what was wanted, what runs, how it ended ([`record`]) |
+//! | `run` | what was wanted, what runs, how it ended ([`book`]); flock held exclusively by the shim as long as it lives: held = alive, whatever else is said |
 //! | `shim.sock` | the control socket; the protocol and its rules are in [`control`] |
-//! | `logs/` | the output ([`log`]) |
+//! | `current.log` and others | the output ([`log`]) |
 //! | `shim.err` | what the shim itself had to complain about; not there on a good day |
+//!
+//! Shims are forked by a process of the daemon's that does nothing else ([`nursery`]).
 //!
 //! One life: take the lock (usually inherited from the daemon, as stdin, so that there is no moment without
 //! it) → record that a run begins → fork → record the pid → tell the daemon on stdout → wait → kill what the
@@ -22,20 +23,22 @@
 //!
 //! *Invariant:* std threads, no tokio, no network; nothing here reads configuration or decides policy.
 
+pub mod book;
 pub mod charge;
 pub mod control;
 mod fence;
 #[cfg(test)]
 mod hostile_tests;
 pub mod log;
+pub mod nursery;
 pub mod record;
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,11 +49,12 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::Pid;
 
 use crate::{host, sys};
+use book::{BOOK, Book};
 use charge::{Charge, Ending};
 use record::{ExitRecord, LaunchRecord, Record, RunRecord};
 
-pub const LOCK: &str = "lock";
-pub const LOGS: &str = "logs";
+/// Where earlier releases had the output.
+const EARLIER_LOGS: &str = "logs";
 const COMPLAINTS: &str = "shim.err";
 
 /// First word of the one line a shim says on stdout. `started`, `ended` or `failed` follows, and why.
@@ -73,7 +77,7 @@ const STACK_BYTES: usize = 512 << 10;
 /// its output to a stranger.
 const LOG_DRAIN_MAX: Duration = Duration::from_secs(1);
 
-/// A disk that refuses `exit.json` is tried again for this long.
+/// A disk that refuses the ending is tried again for this long.
 const EXIT_RETRIES: u32 = 50;
 const EXIT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -88,22 +92,29 @@ pub fn shim_main(dir: &Path) -> i32 {
     std::panic::set_hook(Box::new(move |panic| complain(&complaints, &panic.to_string())));
     // Started by hand we may lead a group already, which is refused and does no harm.
     let _ = rustix::process::setsid();
-    let _lock = match hold_lock(dir) {
+    let lock = match hold_lock(dir) {
         Ok(lock) => lock,
         Err(e) => {
-            say("failed", &format!("{}: {e}", dir.join(LOCK).display()));
+            say("failed", &format!("{}: {e}", dir.join(BOOK).display()));
             return CODE_BUSY;
         }
     };
-    let launch = match record::read::<LaunchRecord>(dir) {
+    let launch = match book::read_record::<LaunchRecord>(dir) {
         Ok(Some(launch)) => launch,
-        Ok(None) => return fail(dir, "launch.json is missing"),
+        Ok(None) => return fail(dir, "there is no launch"),
         Err(why) => return fail(dir, &why),
     };
-    match run(dir, &launch) {
+    let ran = Book::resume(lock).map_err(|e| e.to_string()).and_then(|mut book| run(dir, &launch, &mut book));
+    match ran {
         Ok(()) => CODE_DONE,
         Err(e) => fail(dir, &e),
     }
+}
+
+/// Where the output of the instance in this directory is.
+pub fn logs_in(dir: &Path) -> PathBuf {
+    let earlier = dir.join(EARLIER_LOGS);
+    if earlier.is_dir() { earlier } else { dir.to_owned() }
 }
 
 fn fail(dir: &Path, why: &str) -> i32 {
@@ -126,25 +137,25 @@ fn say(word: &str, text: &str) {
 
 /// The daemon hands its lock over as stdin: an open file keeps its flock through fork and exec. Started by
 /// hand, the shim takes it itself.
-fn hold_lock(dir: &Path) -> io::Result<OwnedFd> {
-    let own = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(LOCK))?;
+fn hold_lock(dir: &Path) -> io::Result<File> {
+    let own = OpenOptions::new().read(true).write(true).open(dir.join(BOOK))?;
     let stdin = File::from(rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3)?);
     let (a, b) = (own.metadata()?, stdin.metadata()?);
     let lock = if (a.dev(), a.ino()) == (b.dev(), b.ino()) { stdin } else { own };
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-    Ok(lock.into())
+    Ok(lock)
 }
 
-/// `Err` only for what leaves no `exit.json`: then there is nothing that could be believed.
-fn run(dir: &Path, launch: &LaunchRecord) -> Result<(), String> {
+/// `Err` only for what leaves no ending on record: then there is nothing that could be believed.
+fn run(dir: &Path, launch: &LaunchRecord, book: &mut Book) -> Result<(), String> {
     // Those the instance leaves behind become our children instead of init's, so that none escapes.
     let me = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(me)).map_err(|e| format!("subreaper: {e}"))?;
     let mut run = first_record(launch, me);
-    let begun = record::reserve_exit(dir).and_then(|()| record::write_run(dir, &run));
-    begun.map_err(|e| format!("{}: {e}", dir.join(RunRecord::FILE).display()))?;
-    let ended = match start(dir, launch, &mut run) {
+    let on_record = |e: io::Error| format!("{}: {e}", dir.join(BOOK).display());
+    book.reserve().and_then(|()| book.add(&run)).map_err(on_record)?;
+    let ended = match start(dir, launch, &mut run, book) {
         Ok(started) => {
             say("started", "");
             quiet();
@@ -152,12 +163,12 @@ fn run(dir: &Path, launch: &LaunchRecord) -> Result<(), String> {
         }
         Err(why) => start_failed(launch, &why),
     };
-    let recorded = record_exit(dir, launch, &ended);
+    let recorded = record_exit(dir, launch, &ended, book);
     remove_group(dir, launch);
     if ended.start_failed.is_some() {
         say("ended", "");
     }
-    recorded.map_err(|e| format!("{}: {e}", dir.join(ExitRecord::FILE).display()))
+    recorded.map_err(on_record)
 }
 
 fn first_record(launch: &LaunchRecord, me: Pid) -> RunRecord {
@@ -184,7 +195,12 @@ struct Started {
 }
 
 /// Everything up to a running instance. An error means that nothing of it runs, and says why.
-fn start(dir: &Path, launch: &LaunchRecord, run: &mut RunRecord) -> Result<Started, String> {
+fn start(
+    dir: &Path,
+    launch: &LaunchRecord,
+    run: &mut RunRecord,
+    book: &mut Book,
+) -> Result<Started, String> {
     if launch.boot_id != run.boot_id {
         return Err("the machine restarted between the order and the start".into());
     }
@@ -210,15 +226,14 @@ fn start(dir: &Path, launch: &LaunchRecord, run: &mut RunRecord) -> Result<Start
     charge.started(main);
     run.child_pid = Some(main.as_raw_nonzero().get());
     run.child_start = sys::proc_stat(main.as_raw_nonzero().get()).map(|s| s.start_time);
-    let threads =
-        record::write_run(dir, run).and_then(|()| threads(dir, launch, &charge, output, listener, run));
+    let threads = book.add(run).and_then(|()| threads(dir, launch, &charge, output, listener, run));
     match threads {
         Ok(log_done) => Ok(Started { charge, main, log_done }),
         Err(e) => {
             // A run that is not on record, or that nobody can stop, must not go on.
             charge.kill();
             let _ = charge.wait(main);
-            Err(format!("run.json: {e}"))
+            Err(format!("its start on record: {e}"))
         }
     }
 }
@@ -254,7 +269,7 @@ fn threads(
     listener: std::os::unix::net::UnixListener,
     run: &RunRecord,
 ) -> io::Result<Receiver<()>> {
-    let mut writer = log::LogWriter::new(&dir.join(LOGS), launch.log, charge.log_bytes_lost.clone());
+    let mut writer = log::LogWriter::new(&logs_in(dir), launch.log, charge.log_bytes_lost.clone());
     let (done, log_done) = sync_channel(1);
     spawn_thread("log", move || {
         writer.copy_from(output);
@@ -314,11 +329,12 @@ fn blank_exit(launch: &LaunchRecord) -> ExitRecord {
     }
 }
 
-fn record_exit(dir: &Path, launch: &LaunchRecord, ended: &ExitRecord) -> io::Result<()> {
+fn record_exit(dir: &Path, launch: &LaunchRecord, ended: &ExitRecord, book: &mut Book) -> io::Result<()> {
     let _ = std::fs::remove_file(dir.join(control::SOCKET));
     let mut tried = 0;
     loop {
-        match record::write_exit(dir, ended, launch.lasting_exit) {
+        let lasts = |book: &Book| if launch.lasting_exit { book.sync(dir) } else { Ok(()) };
+        match book.add(ended).and_then(|()| lasts(book)) {
             Err(_) if tried < EXIT_RETRIES => tried += 1,
             result => return result,
         }

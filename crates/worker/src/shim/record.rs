@@ -1,43 +1,38 @@
-//! The three files by which a run is known after everybody who watched it has died.
+//! What is written down of a run: what was wanted, what runs, how it ended. Where, and by whom, is in
+//! [`super::book`].
 //!
-//! | file | written by | when | means |
-//! |---|---|---|---|
-//! | `launch.json` | daemon | before the shim is started | somebody wanted this run |
-//! | `run.json` | shim | before the fork, again with the pid after it | it may have run |
-//! | `exit.json` | shim | when nothing of it is left | it is over, and how |
-//!
-//! Each holds the run's number: a file of an earlier run says nothing about this one. Each holds a
+//! Each record holds the run's number: one of an earlier run says nothing about this one. Each holds a
 //! version: fields may be added under the same version (unknown ones are ignored), a higher one is refused
 //! in words. They are for readers of the same boot, who see what was written in the order in which it was; a
 //! loss of power ends the run anyway, and whoever finds a launch of another boot knows that it may have run.
 //! Only an ending may have to outlive that too: whoever launches says so.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::book::EARLIER_LOCK;
 use crate::cgroup::Group;
 use crate::sys;
-
-/// Room for `run.json`, which is written twice at the same place: the second must cover the first.
-const RUN_BYTES: usize = 1024;
 
 /// Larger files are not ours. Environments can be big, so this is generous.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
 
-/// Bytes kept ready on disk for `exit.json`, so that a full disk does not make the ending unknown.
-const EXIT_RESERVE: usize = 2048;
-
-/// Longest text of a failed start that is kept; with escaping it still fits the reserve.
+/// Longest text of a failed start that is kept; with escaping it still fits what is reserved.
 const START_FAILED_CHARS_MAX: usize = 500;
 
-/// A file of the run with its name and the version we write.
+/// The first words of lines.
+pub const WORDS: [&str; 3] = [LaunchRecord::WORD, RunRecord::WORD, ExitRecord::WORD];
+
+/// A line of the book with its word and the version we write.
 pub trait Record: Serialize + DeserializeOwned {
-    const FILE: &'static str;
+    const WORD: &'static str;
+    /// The file that earlier releases had for it.
+    const EARLIER_FILE: &'static str;
     const VERSION: u32;
     fn run(&self) -> u32;
 }
@@ -149,7 +144,8 @@ impl ExitRecord {
 }
 
 impl Record for LaunchRecord {
-    const FILE: &'static str = "launch.json";
+    const WORD: &'static str = "launch";
+    const EARLIER_FILE: &'static str = "launch.json";
     const VERSION: u32 = 1;
     fn run(&self) -> u32 {
         self.run
@@ -157,7 +153,8 @@ impl Record for LaunchRecord {
 }
 
 impl Record for RunRecord {
-    const FILE: &'static str = "run.json";
+    const WORD: &'static str = "run";
+    const EARLIER_FILE: &'static str = "run.json";
     const VERSION: u32 = 1;
     fn run(&self) -> u32 {
         self.run
@@ -165,21 +162,22 @@ impl Record for RunRecord {
 }
 
 impl Record for ExitRecord {
-    const FILE: &'static str = "exit.json";
+    const WORD: &'static str = "exit";
+    const EARLIER_FILE: &'static str = "exit.json";
     const VERSION: u32 = 1;
     fn run(&self) -> u32 {
         self.run
     }
 }
 
-/// `Ok(None)`: there is none. `Err`: there is one and it cannot be believed; the text says why.
-pub fn read<R: Record>(dir: &Path) -> Result<Option<R>, String> {
-    let text = match read_bounded(&dir.join(R::FILE)) {
+/// As an earlier release left it.
+pub(super) fn read_earlier<R: Record>(dir: &Path) -> Result<Option<R>, String> {
+    let text = match read_bounded(&dir.join(R::EARLIER_FILE)) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(format!("{} cannot be read: {e}", R::FILE)),
+        Err(e) => return Err(format!("{} cannot be read: {e}", R::EARLIER_FILE)),
     };
-    parse(&text).map(Some).map_err(|why| format!("{}: {why}", R::FILE))
+    parse(&text).map(Some).map_err(|why| format!("{}: {why}", R::EARLIER_FILE))
 }
 
 fn read_bounded(path: &Path) -> io::Result<String> {
@@ -201,70 +199,15 @@ pub(super) fn parse<R: Record>(text: &str) -> Result<R, String> {
     serde_json::from_value(value).map_err(|e| e.to_string())
 }
 
-pub fn write<R: Record>(dir: &Path, record: &R) -> io::Result<()> {
-    sys::write_for_this_boot(&dir.join(R::FILE), &serde_json::to_vec_pretty(record)?)
-}
-
-/// Writes `run.json`, over the one from before the fork if that is there. Who reads at that very moment may see
-/// neither, and asks the shim. JSON may be followed by blanks.
-pub fn write_run(dir: &Path, record: &RunRecord) -> io::Result<()> {
-    let mut content = serde_json::to_vec_pretty(record)?;
-    content.resize(content.len().next_multiple_of(RUN_BYTES), b' ');
-    let path = dir.join(RunRecord::FILE);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    file.write_all(&content)
-}
-
-/// Removes what an earlier run left, `launch.json` apart: that one is written over *before*, so that a crash
-/// in between leaves a launch without a run, not a run without its launch.
+/// Removes what earlier releases left, once there is a line in the book.
 pub fn remove_earlier(dir: &Path) -> io::Result<()> {
-    for file in [RunRecord::FILE, ExitRecord::FILE] {
+    for file in [LaunchRecord::EARLIER_FILE, RunRecord::EARLIER_FILE, ExitRecord::EARLIER_FILE, EARLIER_LOCK] {
         match std::fs::remove_file(dir.join(file)) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
     }
     Ok(())
-}
-
-/// Takes the room for `exit.json` in advance.
-pub fn reserve_exit(dir: &Path) -> io::Result<()> {
-    let mut file = File::create(sys::tmp_path(&dir.join(ExitRecord::FILE)))?;
-    // Taken from the disk at once; where a filesystem cannot do that, writing and syncing does.
-    match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, EXIT_RESERVE as u64) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
-            file.write_all(&[b' '; EXIT_RESERVE])?;
-            file.sync_all()
-        }
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Writes `exit.json` into the room taken before. JSON may be followed by blanks. `lasting`: it outlives a loss
-/// of power once this returns.
-pub fn write_exit(dir: &Path, record: &ExitRecord, lasting: bool) -> io::Result<()> {
-    let path = dir.join(ExitRecord::FILE);
-    let tmp = sys::tmp_path(&path);
-    let mut content = serde_json::to_vec_pretty(record)?;
-    content.resize(content.len().max(EXIT_RESERVE - 1), b' ');
-    content.push(b'\n');
-    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(&tmp)?;
-    file.write_all(&content)?;
-    if lasting {
-        file.sync_all()?;
-    }
-    std::fs::rename(&tmp, &path)?;
-    if !lasting {
-        return Ok(());
-    }
-    // An ending is believed only beside the launch that it ends.
-    match File::open(dir.join(LaunchRecord::FILE)) {
-        Ok(launch) => launch.sync_all()?,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(e),
-    }
-    sys::sync_parent(&path)
 }
 
 /// Keeps the text of a failed start within the reserve and on one line.
@@ -293,21 +236,11 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_is_read_back_from_the_reserve_it_was_written_into() {
-        let dir = tempfile::tempdir().unwrap();
-        reserve_exit(dir.path()).unwrap();
-        assert_eq!(read::<ExitRecord>(dir.path()), Ok(None));
-        write_exit(dir.path(), &exit(), true).unwrap();
-        assert_eq!(read::<ExitRecord>(dir.path()), Ok(Some(exit())));
-        assert_eq!(std::fs::metadata(dir.path().join("exit.json")).unwrap().len(), EXIT_RESERVE as u64);
-    }
-
-    #[test]
-    fn broken_and_foreign_files_are_refused_in_words() {
+    fn broken_and_foreign_files_of_earlier_releases_are_refused_in_words() {
         let dir = tempfile::tempdir().unwrap();
         let check = |content: &[u8], why: &str| {
             std::fs::write(dir.path().join("exit.json"), content).unwrap();
-            let said = read::<ExitRecord>(dir.path()).unwrap_err();
+            let said = read_earlier::<ExitRecord>(dir.path()).unwrap_err();
             assert!(said.contains(why), "{said}");
         };
         check(b"", "exit.json: not JSON");

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 use worker::logs;
+use worker::shim::{book, record::ExitRecord};
 use worker::runtime::{LaunchError, LogLimits};
 use worker::sys;
 
@@ -279,7 +280,7 @@ fn both_streams_are_logged_and_full_logs_are_put_aside() {
         launch.log = LogLimits { file_bytes: 1000, files: 3 };
         exit_of(&stage.runtime.launch(launch).await.unwrap()).await;
     });
-    let logs = stage.dir("a").join("logs");
+    let logs = stage.dir("a");
     let aside = logs::rotated(&logs).unwrap();
     assert_eq!(aside.len(), 2, "{aside:?}");
     let sizes = |p: &std::path::Path| std::fs::metadata(p).unwrap().len();
@@ -370,7 +371,8 @@ fn a_second_run_is_told_from_the_first() {
         again.run = 2;
         let second = stage.runtime.launch(again).await.unwrap();
         assert_eq!(second.run(), 2);
-        assert!(!stage.dir("a").join("exit.json").exists());
+        let exit = book::read_record::<ExitRecord>(&stage.dir("a")).unwrap();
+        assert!(exit.is_none_or(|exit| exit.run == 1));
         second.kill().await.unwrap();
         let exit = exit_of(&second).await;
         assert_eq!((exit.run, exit.signal), (2, Some(libc::SIGKILL)));

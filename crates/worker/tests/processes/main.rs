@@ -1,7 +1,7 @@
 //! Real processes under real shims.
 //!
 //! A test binary without libtest's harness, because it is also the shim: the runtime starts
-//! `<this binary> shim DIR`, so the tests need no other artefact, whatever cargo was asked to build.
+//! `<this binary> shims ROOT`, which forks them, so the tests need no other artefact, whatever cargo was asked to build.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,6 +26,11 @@ fn main() {
         && word == "shim"
     {
         std::process::exit(worker::shim::shim_main(Path::new(dir)));
+    }
+    if let [word, _root] = arguments.as_slice()
+        && word == "shims"
+    {
+        std::process::exit(worker::shim::nursery::nursery_main());
     }
     let tests: Vec<Test> = [life::TESTS, adoption::TESTS, control::TESTS].concat();
     let exact = arguments.iter().any(|a| a == "--exact");

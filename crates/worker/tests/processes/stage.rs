@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use worker::cgroup::{Cgroups, Kind};
 use worker::runtime::{Ended, ExitRecord, Handle, Launch, LogLimits, Runtime};
-use worker::shim::record::{self, RunRecord};
+use worker::shim::book;
+use worker::shim::record::RunRecord;
 use worker::sys;
 
 /// Far more than anything here takes, on a machine with other things to do.
@@ -108,7 +109,7 @@ impl Drop for Stage {
     fn drop(&mut self) {
         let mut groups = Vec::new();
         for dir in self.runtime.scan().unwrap_or_default() {
-            let Ok(Some(run)) = record::read::<RunRecord>(&dir) else { continue };
+            let Ok(Some(run)) = book::read_record::<RunRecord>(&dir) else { continue };
             kill(run.shim_pid, Some(run.shim_start));
             if let Some(pid) = run.child_pid {
                 kill(pid, run.child_start);

@@ -64,7 +64,7 @@ pub fn runs(data: &Path) -> Vec<Run> {
 }
 
 fn read(dir: PathBuf) -> Option<Run> {
-    let record: Value = serde_json::from_slice(&std::fs::read(dir.join("run.json")).ok()?).ok()?;
+    let record = last_line(&dir, "run")?;
     let process = |pid: &str, start: &str| {
         let pid = i32::try_from(record[pid].as_i64()?).ok()?;
         Some(Process { pid, start: record[start].as_u64()? })
@@ -74,6 +74,13 @@ fn read(dir: PathBuf) -> Option<Run> {
         shim: process("shim_pid", "shim_start")?,
         main: process("child_pid", "child_start"),
     })
+}
+
+/// The last that is on record under this word.
+fn last_line(dir: &Path, word: &str) -> Option<Value> {
+    let text = std::fs::read_to_string(dir.join("run")).ok()?;
+    let mut records = text.lines().filter_map(|line| line.split_once(' '));
+    serde_json::from_str(records.rfind(|(of, _)| *of == word)?.1).ok()
 }
 
 /// Those of which something is alive.
@@ -114,7 +121,7 @@ pub fn remove_cgroups(data: &Path) {
 }
 
 fn group(dir: &Path) -> Option<PathBuf> {
-    let launch: Value = serde_json::from_slice(&std::fs::read(dir.join("launch.json")).ok()?).ok()?;
+    let launch = last_line(dir, "launch")?;
     Some(PathBuf::from(launch["cgroup"]["path"].as_str()?))
 }
 
@@ -123,13 +130,13 @@ fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Processes that hold an instance in a directory below `data`.
+/// Processes that hold an instance in a directory below `data`, and what forks them.
 fn shims(data: &Path) -> Vec<Process> {
     let shim = |pid| {
         let start = start_time(pid)?;
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let mut words = line.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
-        (words.nth(1)? == "shim" && Path::new(words.next()?).starts_with(data))
+        (matches!(words.nth(1)?, "shim" | "shims") && Path::new(words.next()?).starts_with(data))
             .then_some(Process { pid, start })
     };
     pids().filter_map(shim).collect()
