@@ -23,8 +23,10 @@ fn binary() -> Option<PathBuf> {
     places.map(|place| place.join("pd-server")).find(|program| program.is_file())
 }
 
-/// As PD is, but that small regions next to each other are left as they are.
-const CONFIG: &str = "[schedule]\nmax-merge-region-size = 0\nmax-merge-region-keys = 0\n";
+/// As PD is, but that small regions next to each other are left as they are, and that few leaders are evened out as well:
+/// by itself PD leaves a store without any as long as no other has more than ten.
+const CONFIG: &str =
+    "[schedule]\nmax-merge-region-size = 0\nmax-merge-region-keys = 0\ntolerant-size-ratio = 1.0\n";
 
 pub struct PdServer {
     running: Option<Running>,

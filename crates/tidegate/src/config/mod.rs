@@ -153,7 +153,7 @@ fn check(file: &ConfigFile, insecure: bool) -> Checked<Config> {
         coordinators,
         store,
         timing: timing(file)?,
-        pd_settle: duration("timing.pd_settle", &file.timing.pd_settle)?,
+        pd_settle: pd_settle(file)?,
         drain: drain(file)?,
         feeds: feeds(file),
         tls,
@@ -480,6 +480,14 @@ fn timing(file: &ConfigFile) -> Checked<Timing> {
         wrong(key, error.message)
     })?;
     Ok(timing)
+}
+
+fn pd_settle(file: &ConfigFile) -> Checked<Millis> {
+    let key = "timing.pd_settle";
+    match duration(key, &file.timing.pd_settle)? {
+        Millis::ZERO => wrong(key, "a PD that has just begun to lead counts too few leaders; give it time"),
+        settle => Ok(settle),
+    }
 }
 
 fn duration(key: &'static str, text: &str) -> Checked<Millis> {

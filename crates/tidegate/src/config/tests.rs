@@ -23,6 +23,13 @@ fn the_example_is_right_and_says_the_defaults() {
 }
 
 #[test]
+fn a_pd_is_not_believed_at_once() {
+    let text = |settle: &str| format!("node.id = \"a\"\ntiming.pd_settle = \"{settle}\"");
+    assert_eq!(parse("node.toml", &text("3s"), false).unwrap().pd_settle, Millis::secs(3));
+    assert!(message(&text("0s")).contains("timing.pd_settle: a PD that has just begun to lead"));
+}
+
+#[test]
 fn a_listener_beyond_this_machine_needs_its_flag() {
     let text = "[node]\nid = \"a\"\nhost = \"10.0.0.1\"\n[listen]\napi = \"0.0.0.0:7070\"\n";
     assert!(
