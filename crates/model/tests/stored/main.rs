@@ -10,8 +10,11 @@ use std::path::PathBuf;
 
 use model::{ALL_CODES, Change, Cluster, Code, Key, decode_record, encode_change};
 
-/// The records of each release, oldest first, and what they say. The last one is what this binary writes.
-const RELEASES: [(&str, fn() -> Vec<Change>); 2] = [("first", first::all), ("second", second::all)];
+/// A release by its name, and what its records say.
+type Release = (&'static str, fn() -> Vec<Change>);
+
+/// Oldest first. The last one is what this binary writes.
+const RELEASES: [Release; 2] = [("first", first::all), ("second", second::all)];
 
 fn path(release: &str, what: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/stored/{what}/{release}.txt"))

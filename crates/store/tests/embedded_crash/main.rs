@@ -51,7 +51,7 @@ fn seed() -> u64 {
 /// What the transaction with this number writes: it puts, writes over and deletes, little and a lot.
 fn ops(head: u64) -> Vec<Op> {
     let mut dice = Dice(head);
-    let count = 1 + dice.below(if head % 7 == 0 { 60 } else { 6 });
+    let count = 1 + dice.below(if head.is_multiple_of(7) { 60 } else { 6 });
     let mut ops: Vec<Op> = (0..count)
         .map(|_| {
             let (key, size) = (format!("n/{:03}", dice.below(200)), 10 + dice.below(400) as usize);
