@@ -36,6 +36,11 @@ pub const HEADERS_MAX: usize = 64;
 pub const BODY_BYTES_MAX: usize = 8 << 20;
 const _: () = assert!(BODY_BYTES_MAX >= 4 * model::spec::SPEC_BYTES_MAX);
 
+/// What is read of the body of a request that was refused, and for how long, so that whoever is still sending it hears
+/// the answer: a connection that is closed before takes the answer along.
+pub const REFUSED_BODY_BYTES_MAX: usize = 64 << 10;
+pub const REFUSED_BODY_MAX: Duration = Duration::from_secs(5);
+
 /// Messages a second that a daemon's stream may bring, for longer. Heartbeats come once a second, and at
 /// once when something happened; beyond it the stream is read more slowly, which holds up that daemon alone.
 pub const STREAM_MESSAGES_PER_SECOND: u32 = 200;

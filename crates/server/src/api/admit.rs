@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use doors::limits::{REFUSED_BODY_BYTES_MAX, REFUSED_BODY_MAX};
 use doors::{Peer, Who, token};
 use model::Access;
 
@@ -62,13 +64,23 @@ pub(super) async fn admit(State(state): State<ApiState>, mut request: Request, n
             request.extensions_mut().insert(Caller { who: grant.who, from, access: grant.access });
             next.run(request).await
         }
-        Err(refused) => refused.into_response(),
+        Err(refused) => {
+            tokio::spawn(hear_out(request.into_body()));
+            refused.into_response()
+        }
     };
     if matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
         let refusal = Refusal { who, from, method, path, status: response.status() };
         state.refusals().note(&state, &refusal);
     }
     response
+}
+
+/// Reads on while the answer is on its way, and looks at nothing of it.
+async fn hear_out(body: Body) {
+    let read = to_bytes(body, REFUSED_BODY_BYTES_MAX);
+    // One that is longer, or slower, is cut off.
+    drop(tokio::time::timeout(REFUSED_BODY_MAX, read).await);
 }
 
 /// For load balancers, and for whoever wants to know how to ask.

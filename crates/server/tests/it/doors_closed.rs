@@ -339,6 +339,24 @@ async fn a_certificate_of_another_authority_opens_nothing() {
     );
 }
 
+#[tokio::test]
+async fn whoever_is_still_sending_a_body_hears_the_refusal_and_may_ask_again() {
+    let guarded = Guarded::start().await;
+    let mut stream = TcpStream::connect(guarded.api).await.unwrap();
+    let mut seen = String::new();
+    for time in 1..=3 {
+        let head = "POST /v1/apply HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        while seen.matches("a token is needed").count() < time {
+            let mut part = [0; 4096];
+            let read = tokio::time::timeout(PATIENCE, stream.read(&mut part)).await.unwrap().unwrap();
+            assert!(read > 0, "closed after {seen}");
+            seen.push_str(&String::from_utf8_lossy(&part[..read]));
+        }
+        stream.write_all(b"{\"service\":[]}").await.unwrap();
+    }
+}
+
 fn refusals(log: &Value) -> Vec<(String, String)> {
     let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
     let all = log["items"].as_array().unwrap().iter().map(|entry| (text(entry, "who"), text(entry, "what")));

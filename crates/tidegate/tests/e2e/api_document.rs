@@ -35,14 +35,19 @@ pub fn schemathesis() -> Option<PathBuf> {
     found
 }
 
+/// Every edge of every shape in the document, and so many drawn at random of each operation.
+pub const ALL: [&str; 2] = ["coverage,fuzzing", "10"];
+/// A few of each operation.
+pub const FEW: [&str; 2] = ["fuzzing", "5"];
+
 /// Runs it in this directory, with the same dice every time.
-pub async fn run(program: &Path, dir: &Path, base: &str, examples: &str, args: &[&str]) -> Output {
+pub async fn run(program: &Path, dir: &Path, base: &str, much: [&str; 2], args: &[&str]) -> Output {
     let config = dir.join("schemathesis.toml");
     std::fs::write(&config, CONFIG).expect("our own directory");
     let mut command = Command::new(program);
     command.args(["--config-file", config.to_str().expect("plain path"), "run"]);
     command.arg(format!("{base}/openapi.json"));
-    command.args(["--seed", "7", "--max-examples", examples, "--phases", "coverage,fuzzing"]);
+    command.args(["--seed", "7", "--max-examples", much[1], "--phases", much[0]]);
     command.args(["--request-timeout", "20", "--generation-database", "none", "--no-color"]);
     command.args([
         "--checks",
@@ -78,6 +83,6 @@ async fn whatever_the_api_is_asked_its_document_knows_the_answer() {
     let volume = with_program("db", "exec sleep 100000", "volume = { name = \"data\" }");
     cluster.apply(&format!("{services}\n{volume}\n{stores}")).await;
     cluster.api.until_ready("web", 2).await;
-    is_well(&run(&program, cluster.dir(), cluster.api.base(), "10", &[]).await);
+    is_well(&run(&program, cluster.dir(), cluster.api.base(), ALL, &[]).await);
     until("the coordinator to go on as if nothing had been", async || cluster.api.status().await).await;
 }

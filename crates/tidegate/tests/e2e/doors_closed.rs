@@ -247,10 +247,12 @@ async fn whoever_may_not_is_refused_as_the_document_says() {
     let viewer = format!("Authorization: Bearer {}", cluster.token("eve", "viewer").await);
     let (dir, ca) = (cluster.dir.path(), cluster.authority.certificate().display().to_string());
     let trust = ["--tls-verify", ca.as_str()];
-    let tried = api_document::run(&program, dir, &cluster.bases[0], "1", &trust).await;
+    let tried = api_document::run(&program, dir, &cluster.bases[0], api_document::FEW, &trust).await;
     api_document::is_well(&tried);
     let trust = [&trust[..], &["--header", &viewer]].concat();
-    api_document::is_well(&api_document::run(&program, dir, &cluster.bases[0], "1", &trust).await);
+    api_document::is_well(
+        &api_document::run(&program, dir, &cluster.bases[0], api_document::FEW, &trust).await,
+    );
 }
 
 fn hello(node: &str) -> Up {
