@@ -26,7 +26,9 @@ pub(crate) fn destination_was_told(cluster: &Cluster, feed: &Feed, step: &Step<'
         _ if closed.contains(node) => "is closed".to_owned(),
         None => "has not acknowledged which nodes are closed".to_owned(),
         Some(known) if known != closed => {
-            let list = |nodes: &BTreeSet<NodeId>| format!("{:?}", nodes.iter().map(NodeId::as_str).collect::<Vec<_>>());
+            let list = |nodes: &BTreeSet<NodeId>| {
+                format!("{:?}", nodes.iter().map(NodeId::as_str).collect::<Vec<_>>())
+            };
             format!("has acknowledged that {} are closed, and {} are", list(&known), list(&closed))
         }
         Some(_) => return None,

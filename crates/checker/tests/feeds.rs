@@ -135,13 +135,8 @@ fn said_of(before: &[Change], change: Change, known: Option<&[&str]>, paused: bo
     let limits = Limits { nodes_at_once: 3, balance_moves: 2, maintainer_batch: 1 };
     let mut observer = Observer::new(&cluster, limits);
     let known = known.map(|ids| ids.iter().map(|id| NodeId::new(id)).collect::<BTreeSet<NodeId>>());
-    let step = Step {
-        now: Time(2),
-        paused,
-        ready: &|_| true,
-        acknowledged: &|_| known.clone(),
-        at_work: &|_| true,
-    };
+    let step =
+        Step { now: Time(2), paused, ready: &|_| true, acknowledged: &|_| known.clone(), at_work: &|_| true };
     let found = observer.follow(&[change], &step);
     let told = |violation: &Violation| {
         matches!(violation, Violation::NotTold { .. } | Violation::HandedOverInPause { .. })
@@ -171,7 +166,8 @@ fn a_maintainer_that_goes_where_an_older_closed_set_is_known_is_found() {
 
 #[test]
 fn a_maintainer_that_goes_where_a_node_is_still_called_closed_is_found() {
-    let told = "the maintainer of orders goes to n2, which has acknowledged that [\"n3\"] are closed, and [] are";
+    let told =
+        "the maintainer of orders goes to n2, which has acknowledged that [\"n3\"] are closed, and [] are";
     assert_eq!(said_of(&[], goes_to("n2", false), Some(&["n3"]), false), [(7, told.to_owned())]);
 }
 

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::codec_v1::{DrainV1, MetaV1, NodeV1};
 use crate::{
-    Actual, AskedMove, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance, InstanceId,
-    Key, Meta, Node, Scratch, Service, ServiceName, Store, StoreGroup, StoreGroupName, StoreId, Then, Time,
-    Token, Volume, VolumeId,
+    Actual, AskedMove, AuditEntry, Change, Cluster, Code, Desired, Drain, Exit, Feed, FeedName, Instance,
+    InstanceId, Key, Meta, Node, Scratch, Service, ServiceName, Store, StoreGroup, StoreGroupName, StoreId,
+    Then, Time, Token, Volume, VolumeId,
 };
 
 /// The first byte of every value. Records that have kept their first shape keep this one.

@@ -141,7 +141,9 @@ impl World {
             return;
         }
         let Some(id) = self.machines[machine].daemon.as_ref().and_then(|daemon| daemon.conn) else { return };
-        let Some(conn) = self.conns.get(&id).filter(|conn| conn.node.open && conn.office.open) else { return };
+        let Some(conn) = self.conns.get(&id).filter(|conn| conn.node.open && conn.office.open) else {
+            return;
+        };
         let (office, term) = (conn.office.machine, conn.term);
         let cut = self.blocked.contains(&(machine, office)) || self.blocked.contains(&(office, machine));
         let stands_still = |at: usize| self.machines[at].paused || self.machines[at].suspended;
@@ -164,7 +166,10 @@ impl World {
         let knows = view.as_ref().is_some_and(|(_, known)| known == closed);
         if !knows && !later {
             let (closed, waited) = (closed.clone(), self.now - since);
-            self.fail(7, format!("m{machine} was reached for {waited} ms: {closed:?} are closed, it knows {view:?}"));
+            self.fail(
+                7,
+                format!("m{machine} was reached for {waited} ms: {closed:?} are closed, it knows {view:?}"),
+            );
         }
     }
 
@@ -201,7 +206,8 @@ impl World {
         for machine in 0..self.machines.len() {
             let closed = self.is_closed(machine);
             if closed != self.machines[machine].closed {
-                (self.machines[machine].closed, self.machines[machine].closed_changed_at) = (closed, self.now);
+                (self.machines[machine].closed, self.machines[machine].closed_changed_at) =
+                    (closed, self.now);
             }
         }
     }
@@ -219,13 +225,19 @@ impl World {
         let since = taken_at.max(there).max(self.store.failed_at);
         // It looks once in a lease, and others announce themselves as often.
         let patience = 3 * self.swarm.timing.lease.0 + 1000;
-        let others = (0..self.machines.len()).filter(|at| *at != holder.machine && !self.machines[*at].closed);
-        let other = others.filter_map(|at| Some((at, self.undisturbed(at)?))).find(|(_, from)| {
-            now > since.max(*from) + patience
-        });
+        let others =
+            (0..self.machines.len()).filter(|at| *at != holder.machine && !self.machines[*at].closed);
+        let other = others
+            .filter_map(|at| Some((at, self.undisturbed(at)?)))
+            .find(|(_, from)| now > since.max(*from) + patience);
         if let Some((other, _)) = other {
             let leader = holder.machine;
-            self.fail(9, format!("m{leader} is closed and leads, and m{other} has been there for longer than {patience} ms"));
+            self.fail(
+                9,
+                format!(
+                    "m{leader} is closed and leads, and m{other} has been there for longer than {patience} ms"
+                ),
+            );
         }
     }
 

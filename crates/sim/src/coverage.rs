@@ -186,10 +186,7 @@ pub fn codes_expected() -> impl Iterator<Item = Code> {
 }
 
 /// Seen in one of several hundred seeds: worth counting, not to be relied on.
-const RARE: &[&str] = &[
-    "last node reopened",
-    "scratch data not there",
-];
+const RARE: &[&str] = &["last node reopened", "scratch data not there"];
 
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {

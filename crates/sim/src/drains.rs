@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Code, Drain, DrainNode, DrainState, Ending, Instance, Intent, Kind, Millis, Node, Return, RolloutState, Then,
+    Code, Drain, DrainNode, DrainState, Ending, Instance, Intent, Kind, Millis, Node, Return, RolloutState,
+    Then,
 };
 use protocol::{
     coordinator::{DrainRequest, Request},
@@ -139,9 +140,11 @@ impl World {
             self.cover.hit("a drain of hundreds of dispatchers was cancelled");
         }
         let listed = |unit: &str| part.left.iter().any(|(left, _)| left == unit);
-        if part.left.iter().any(|(unit, code)| {
-            !unit.starts_with("instance/") && *code == Code::NoEligibleNode
-        }) {
+        if part
+            .left
+            .iter()
+            .any(|(unit, code)| !unit.starts_with("instance/") && *code == Code::NoEligibleNode)
+        {
             self.cover.hit("drain left feeds behind that had nowhere to go");
         }
         let lives = self.feeds_live_on(&part.node, |unit| ending == Ending::DrainedExcept && listed(unit));

@@ -98,7 +98,8 @@ impl Swarm {
             self.drains = self.drains.max(300);
             self.workers = self.workers.max(3);
             self.safety_ms = self.safety_ms.clamp(35_000, 50_000);
-            (self.fault_every, self.request_every) = (self.fault_every.max(3000), self.request_every.max(1000));
+            (self.fault_every, self.request_every) =
+                (self.fault_every.max(3000), self.request_every.max(1000));
             let MoveLimits { moves_per_node, moves_total, .. } = MoveLimits::default();
             self.limits = MoveLimits { moves_per_node, moves_total, ..self.limits };
         }
@@ -493,7 +494,10 @@ impl World {
     /// A move that somebody asked for was acknowledged: it is stored, or was.
     pub fn check_wish(&mut self, feed: &FeedName, span: &SpanName, to: &NodeId) {
         if !self.feeds.wishes.contains_key(&(feed.clone(), span.clone(), to.clone())) {
-            self.fail(14, format!("{feed}/{span} was to go to {to}, that was acknowledged, and nobody stored it"));
+            self.fail(
+                14,
+                format!("{feed}/{span} was to go to {to}, that was acknowledged, and nobody stored it"),
+            );
         }
     }
 
@@ -510,13 +514,15 @@ impl World {
         for asked in gone {
             let key = (feed.name.clone(), asked.span.clone());
             let to = self.machines.iter().position(|machine| machine.id == asked.to);
-            let worked = self.feeds.worked_on.get(&key).is_some_and(|on| to.is_some_and(|to| on.contains(&to)));
+            let worked =
+                self.feeds.worked_on.get(&key).is_some_and(|on| to.is_some_and(|to| on.contains(&to)));
             let wish = self.feeds.wishes.get(&(key.0, key.1, asked.to.clone()));
             let waited = wish.is_some_and(|at| self.now - at >= 60_000);
             let replaced = feed.asked.iter().any(|other| other.span == asked.span);
-            let open = self.mirror.node_by_id(asked.to.as_str()).is_some_and(|node| {
-                node.may_place() && node.rec.satisfies(&feed.spec.constraints)
-            });
+            let open = self
+                .mirror
+                .node_by_id(asked.to.as_str())
+                .is_some_and(|node| node.may_place() && node.rec.satisfies(&feed.spec.constraints));
             let can = open && feed.state == FeedState::Running && known_span(Some(feed), &asked.span);
             if can && !worked && !waited && !replaced {
                 let (span, to) = (&asked.span, &asked.to);

@@ -70,7 +70,8 @@ impl World {
             });
             for (span, to) in chosen {
                 if node.roster_view().is_closed(to) {
-                    closed = Some(format!("{feed}/{span} goes to {to}, which its maintainer knows to be closed"));
+                    closed =
+                        Some(format!("{feed}/{span} goes to {to}, which its maintainer knows to be closed"));
                 }
                 let mine = maintainer.share(to).saturating_sub(1);
                 let others = maintainer.may_take(span, node.roster_view(), now);

@@ -121,13 +121,7 @@ pub struct Tenure {
 
 impl Tenure {
     /// What the last step changed, seen by the checker.
-    fn watch(
-        &mut self,
-        changes: &[Change],
-        now: Time,
-        paused: bool,
-        told: &Told,
-    ) -> Vec<checker::Violation> {
+    fn watch(&mut self, changes: &[Change], now: Time, paused: bool, told: &Told) -> Vec<checker::Violation> {
         let coordinator = &self.coordinator;
         let at_work = |feed: &Feed| {
             let report = coordinator.feed_seen(&feed.name).and_then(|seen| seen.report.as_ref());

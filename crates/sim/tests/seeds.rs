@@ -25,6 +25,8 @@ const ONCE_FAILED: &[(u64, &str)] = &[
     (214, "an edge that came back was blamed for one that had ended by itself"),
     (228, "a failed release was called complete with an instance of the old one left"),
     (241, "without surge and without room a move waited in silence, and for ever"),
+    (687, "a coordinator whose own node was closed let feeds even out, and so leave draining nodes"),
+    (852, "a feed that had nowhere to go kept the right to move from one that could leave"),
     (711, "a checkpoint of fewer spans was stored for those that had come meanwhile"),
     (811, "disabling a node let an available instance elsewhere go as well"),
     (848, "an edge that had been away got a lease before it got its sets"),

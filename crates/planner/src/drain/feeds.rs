@@ -20,6 +20,9 @@ pub struct FeedsLeft {
 /// Why a maintainer is not where it should be, and since when.
 pub type FeedWait = (Code, String, Time);
 
+/// How many dispatchers nobody else can make ready, and why.
+pub type FeedStuck = (u32, Code, String);
+
 /// What the coordinator knows of feeds beside the records.
 pub struct SeenFeeds<'a> {
     /// What the node says it runs; `None`: it has not acknowledged the closed set.
@@ -28,7 +31,7 @@ pub struct SeenFeeds<'a> {
     pub last_said: Option<&'a BTreeMap<FeedName, u32>>,
     pub wait: &'a dyn Fn(&FeedName) -> Option<FeedWait>,
     /// How many of a feed's dispatchers here nobody else can make ready, and why.
-    pub stuck: &'a dyn Fn(&FeedName) -> Option<(u32, Code, String)>,
+    pub stuck: &'a dyn Fn(&FeedName) -> Option<FeedStuck>,
 }
 
 /// What is left, and what each feed waits for.

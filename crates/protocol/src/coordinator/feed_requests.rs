@@ -5,9 +5,8 @@ use model::{
 };
 
 use super::{
-    asked_moves::PATIENCE,
-    Answer, ApiError, Applied, ApplyFeed, Coordinator, ErrorKind, Outcome, roster::knows_roster,
-    timers::Timer,
+    Answer, ApiError, Applied, ApplyFeed, Coordinator, ErrorKind, Outcome, asked_moves::PATIENCE,
+    roster::knows_roster, timers::Timer,
 };
 
 impl Coordinator {

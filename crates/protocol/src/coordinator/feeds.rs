@@ -547,16 +547,30 @@ impl Coordinator {
         stuck.collect()
     }
 
+    /// How many dispatchers of each feed have to leave their nodes, and might. What has nowhere to go takes no turn
+    /// from the others, and what nobody could make ready only once nothing else has to leave.
+    fn wants_to_leave(&self) -> BTreeMap<FeedName, u32> {
+        let mut wants: BTreeMap<FeedName, (u32, u32)> = BTreeMap::new();
+        for ix in self.feeds.leaving.iter().filter(|_| self.paused_since.is_none()) {
+            let id = &self.cluster.node(*ix).rec.id;
+            for (feed, count) in self.sessions.get(ix).into_iter().flat_map(|session| &session.dispatchers) {
+                let stuck = self.stuck_on(id, feed).map_or(0, |stuck| stuck.count.min(*count));
+                let want = wants.entry(feed.clone()).or_default();
+                *want = (want.0 + count, want.1 + stuck);
+            }
+        }
+        let feed = |name: &FeedName| self.cluster.feed(name.as_str());
+        wants.retain(|name, _| feed(name).is_some_and(|feed| feeds::has_destination(&self.cluster, feed)));
+        if wants.values().any(|(count, stuck)| stuck < count) {
+            wants.retain(|_, (count, stuck)| stuck < count);
+        }
+        wants.into_iter().map(|(name, (count, _))| (name, count)).collect()
+    }
+
     /// Splits the moves that are allowed over all among the feeds that have something to move. What was
     /// granted counts until its maintainer has acknowledged less.
     fn allot_moves(&mut self) {
-        let mut wants: BTreeMap<FeedName, u32> = BTreeMap::new();
-        let leaving = self.feeds.leaving.iter().filter(|_| self.paused_since.is_none());
-        for session in leaving.filter_map(|ix| self.sessions.get(ix)) {
-            for (feed, count) in &session.dispatchers {
-                *wants.entry(feed.clone()).or_insert(0) += count;
-            }
-        }
+        let mut wants = self.wants_to_leave();
         if wants.is_empty() && self.paused_since.is_none() {
             let few = self.limits.balance_moves;
             wants.extend(self.feeds.uneven.iter().map(|name| (name.clone(), few)));

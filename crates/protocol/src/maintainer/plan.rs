@@ -163,7 +163,8 @@ impl Maintainer {
             } else if !self.failing.contains(&name) {
                 return;
             }
-            next = self.nowhere.range::<SpanName, _>((Bound::Excluded(&name), Bound::Unbounded)).next().cloned();
+            next =
+                self.nowhere.range::<SpanName, _>((Bound::Excluded(&name), Bound::Unbounded)).next().cloned();
         }
     }
 
@@ -179,9 +180,8 @@ impl Maintainer {
     fn empty_closed(&mut self, roster: &RosterView, now: Time) {
         let closed = self.hosts.iter().filter(|(id, _)| roster.is_closed(id) && **id != self.me);
         // What nobody could make ready lately takes no turn from the others.
-        let may = |name: &&SpanName| {
-            !self.failing.contains(*name) || self.destination(roster, name, now).is_some()
-        };
+        let may =
+            |name: &&SpanName| !self.failing.contains(*name) || self.destination(roster, name, now).is_some();
         let leaving: Vec<SpanName> = closed
             .flat_map(|(_, host)| host.running.iter())
             .filter(may)
@@ -213,9 +213,10 @@ impl Maintainer {
             let Some(At::Running { on, epoch }) = at.filter(|_| self.may_be_moved(asked, roster)) else {
                 continue;
             };
-            let host = self.hosts.get(&asked.to).filter(|_| {
-                self.spans.get(&asked.span).is_some_and(|span| span.may_try(&asked.to, now))
-            });
+            let host = self
+                .hosts
+                .get(&asked.to)
+                .filter(|_| self.spans.get(&asked.span).is_some_and(|span| span.may_try(&asked.to, now)));
             if on != asked.to && host.is_some_and(|host| host.may_take(self.limits.per_node, now)) {
                 self.set(&asked.span, At::Moving { on, epoch, to: asked.to.clone() }, now);
             }

@@ -101,9 +101,8 @@ impl Maintainer {
         if self.failing.is_empty() || self.order.state != FeedState::Running {
             return stuck;
         }
-        let open = roster.nodes().filter(|node| {
-            !node.closed && !node.offline && node.satisfies(&self.order.spec)
-        });
+        let open =
+            roster.nodes().filter(|node| !node.closed && !node.offline && node.satisfies(&self.order.spec));
         let open: Vec<&NodeId> = open.map(|node| &node.node).collect();
         for span in self.failing.iter().filter_map(|name| self.spans.get(name)) {
             let on = match &span.at {
@@ -119,7 +118,9 @@ impl Maintainer {
             if open.is_empty() || !open.iter().all(|node| span.has_failed_on(node)) {
                 continue;
             }
-            let Some(first) = span.failed.iter().find(|failed| open.contains(&&failed.node)) else { continue };
+            let Some(first) = span.failed.iter().find(|failed| open.contains(&&failed.node)) else {
+                continue;
+            };
             let said = || Stuck {
                 count: 0,
                 code: first.code,
@@ -137,7 +138,9 @@ impl Maintainer {
         }
         let seen = self.looked.as_ref().map(|looked| looked.spans.as_slice());
         let spans: Option<Arc<[SpanName]>> = seen
-            .filter(|_| self.differs && self.order.state != FeedState::Removing && self.look_trouble.is_none())
+            .filter(|_| {
+                self.differs && self.order.state != FeedState::Removing && self.look_trouble.is_none()
+            })
             .map(Into::into);
         let absent = match self.order.state {
             FeedState::Running => {

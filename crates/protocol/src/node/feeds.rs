@@ -325,7 +325,8 @@ impl Feeds {
 
     /// What the next heartbeat says of feeds.
     pub fn reports(&mut self, now: Time) -> Vec<FeedReport> {
-        let reports = self.maintainers.values_mut().filter_map(|kept| kept.maintainer.report(&self.roster, now));
+        let reports =
+            self.maintainers.values_mut().filter_map(|kept| kept.maintainer.report(&self.roster, now));
         reports.chain(self.never_here.values().cloned()).collect()
     }
 

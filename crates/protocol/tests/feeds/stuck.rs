@@ -148,6 +148,34 @@ fn what_can_be_made_ready_somewhere_is_waited_for_past_the_deadline() {
     bench.goes_on("orders");
 }
 
+#[test]
+fn a_feed_that_cannot_leave_takes_no_turn_from_one_that_can() {
+    let limits = FeedLimits { maintainer_batch: 1, moves_per_node: 8, moves_total: 1 };
+    let mut bench = Bench::limited(limits, &[]);
+    bench.join_labelled("n1", &[("x", "1")]);
+    bench.join_labelled("n2", &[]);
+    bench.pass(Millis(500));
+    bench.apply_where("orders", 4, &[("x", "1")]);
+    bench.feed("users", 4);
+    drain_until(&mut bench, "n1", None);
+    bench.until("the other has left", |bench| bench.count("users", "n1") == 0);
+    assert_eq!((bench.count("orders", "n1"), bench.drained("n1")), (4, "draining"));
+}
+
+#[test]
+fn a_feed_that_nobody_can_make_ready_takes_no_turn_from_one_that_can_leave() {
+    let limits = FeedLimits { maintainer_batch: 1, moves_per_node: 8, moves_total: 1 };
+    let mut bench = Bench::limited(limits, &["n1", "n2"]);
+    bench.feed("orders", 4);
+    bench.feed("users", 4);
+    breaks(&mut bench, "n2", "orders");
+    drain_until(&mut bench, "n1", None);
+    bench.until("the other has left", |bench| bench.count("users", "n1") == 0);
+    assert_eq!((bench.count("orders", "n1"), bench.drained("n1")), (2, "draining"));
+    bench.tables.broken.clear();
+    bench.until("the drain ends", |bench| bench.drained("n1") == "drained");
+}
+
 // What a coordinator does not know of its predecessor.
 
 #[test]
@@ -165,9 +193,15 @@ fn what_a_predecessor_let_move_counts_until_it_has_arrived() {
     bench.hold(|letter| letter.is_ready_at("n3"));
     bench.drain("n1");
     bench.until("two are on the move", |bench| moving(bench) == 2);
-    bench.fail_over();
+    // Nothing says any more that `orders` has something to move but its maintainer's own word.
     bench.cancel("n1");
     bench.drain("n2");
+    bench.until("its maintainer has left", |bench| {
+        bench.maintainer("users") == "n3" && bench.handed_over("users")
+    });
+    bench.pass(Millis::secs(1));
+    assert_eq!(moving(&bench), 2);
+    bench.fail_over();
     for _ in 0..100 {
         bench.pass(Millis(50));
         assert!(moving(&bench) <= 2, "{} are on the move", moving(&bench));

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Checkpoint, Code, FeedName, FeedSpec, FeedState, MaintainerEpoch, NodeId, ProcessEpoch, SpanName, SpanSet, Time,
-    spec::FeedFile,
+    Checkpoint, Code, FeedName, FeedSpec, FeedState, MaintainerEpoch, NodeId, ProcessEpoch, SpanName,
+    SpanSet, Time, spec::FeedFile,
 };
 use protocol::message::feed::{
     AskedMove, FeedOrder, FeedReport, FeedTrouble, FeedWhat, Maintain, Phase, Roster, RosterNode, Stuck,
