@@ -27,7 +27,7 @@ const FIRST_AFTER: Duration = Duration::from_millis(25);
 
 /// What is ready after some time is seen to be within this part of it: doubling the pause each time would
 /// keep a service that takes 200 ms waiting for almost as long again.
-const BACKOFF_PART: u32 = 4;
+const BACKOFF_PART: u32 = 8;
 
 /// The status line of a sane server is far shorter.
 const STATUS_LINE_MAX: usize = 8 << 10;
@@ -405,10 +405,16 @@ mod tests {
         while delays[delays.len() - 1] < interval {
             let waited: Duration = delays.iter().sum();
             delays.push(next_delay(waited, false, interval));
-            assert!(delays[delays.len() - 1] <= (waited / 4).max(FIRST_AFTER), "seen soon after it is ready");
+            assert!(delays[delays.len() - 1] <= (waited / 8).max(FIRST_AFTER), "seen soon after it is ready");
         }
         let seen: Vec<_> = delays.iter().map(Duration::as_millis).collect();
-        assert_eq!(seen, [25, 25, 25, 25, 25, 31, 39, 48, 61, 76, 95, 119, 149, 150]);
+        assert_eq!(
+            seen,
+            [
+                25, 25, 25, 25, 25, 25, 25, 25, 25, 28, 31, 35, 40, 45, 50, 57, 64, 72, 81, 91, 102, 115,
+                130, 146, 150
+            ]
+        );
         assert_eq!(next_delay(FIRST_AFTER, true, interval), interval);
         let short = Duration::from_millis(10);
         assert_eq!(next_delay(Duration::from_secs(9), false, short), short);

@@ -278,7 +278,7 @@ mod tests {
     use crate::shim::record::LogLimits;
 
     fn writer(dir: &Path, file_bytes: u64, files: u32) -> LogWriter {
-        LogWriter::new(&dir.join("logs"), LogLimits { file_bytes, files }, Arc::default())
+        LogWriter::new(&crate::shim::logs_in(dir), LogLimits { file_bytes, files }, Arc::default())
     }
 
     #[tokio::test]
@@ -330,7 +330,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut log = writer(dir.path(), 10, 2);
         log.write(b"a\n");
-        let mut reader = Reader::open(&dir.path().join("logs"), Start::Oldest).unwrap();
+        let mut reader = Reader::open(dir.path(), Start::Oldest).unwrap();
         assert_eq!(reader.read().unwrap().unwrap(), b"a\n");
         for line in ["bbbbbbbb\n", "cccccccc\n", "dddddddd\n"] {
             log.write(line.as_bytes());

@@ -73,7 +73,8 @@ pub async fn run(report: &mut Report) -> anyhow::Result<()> {
     report.line("moving_100_processes_by_hand", median(&floors), "s", Bar::None);
     report.line("moving_100_processes_by_drain", median(&drains), "s", Bar::None);
     for (at, name) in STAGES.iter().enumerate() {
-        let of = |share: fn(&[f64]) -> f64| median(&stages.iter().map(|all| share(&all[at])).collect::<Vec<_>>());
+        let of =
+            |share: fn(&[f64]) -> f64| median(&stages.iter().map(|all| share(&all[at])).collect::<Vec<_>>());
         report.line(&format!("moving_100_processes_{name}_median"), of(median), "s", Bar::None);
         report.line(&format!("moving_100_processes_{name}_last"), of(worst), "s", Bar::None);
     }

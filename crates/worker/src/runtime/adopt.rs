@@ -143,7 +143,9 @@ fn is_of_launch(records: &Records, run: &RunRecord) -> bool {
 
 /// Shared on purpose: two who look at the same time must not take each other for a shim.
 fn is_held(dir: &Path) -> bool {
-    let (Ok(book), Ok(earlier)) = (book::open(dir, false), book::open_earlier_lock(dir)) else { return false };
+    let (Ok(book), Ok(earlier)) = (book::open(dir, false), book::open_earlier_lock(dir)) else {
+        return false;
+    };
     let lock = Lock { book, earlier };
     let held = lock.files().any(|file| flock(file, FlockOperation::NonBlockingLockShared).is_err());
     lock.release();

@@ -38,7 +38,8 @@ struct Inner {
     dir: PathBuf,
     run: RunRecord,
     cgroups: Cgroups,
-    shim: Pidfd,
+    /// `None`: it had ended before anybody held it.
+    shim: Option<Pidfd>,
 }
 
 impl std::fmt::Debug for Handle {
@@ -57,7 +58,17 @@ impl Handle {
         if !sys::exists(run.shim_pid, run.shim_start) {
             return Err(gone());
         }
-        Ok(Self { inner: Arc::new(Inner { dir: dir.to_owned(), run, cgroups, shim }) })
+        Ok(Self { inner: Arc::new(Inner { dir: dir.to_owned(), run, cgroups, shim: Some(shim) }) })
+    }
+
+    /// Of a shim that has said that it started: it may have ended since, and been reaped.
+    pub(super) fn of_started(dir: &Path, run: RunRecord, cgroups: Cgroups) -> io::Result<Self> {
+        match Self::open(dir, run.clone(), cgroups.clone()) {
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {
+                Ok(Self { inner: Arc::new(Inner { dir: dir.to_owned(), run, cgroups, shim: None }) })
+            }
+            opened => opened,
+        }
     }
 
     pub fn instance(&self) -> &str {
@@ -89,7 +100,9 @@ impl Handle {
     /// Returns as soon as the run is over: nothing of it is left and its ending is on disk. May be called
     /// any number of times, also after the end, and may be dropped and called again.
     pub async fn wait_exit(&self) -> Ended {
-        if let Err(e) = self.inner.shim.ended().await {
+        if let Some(shim) = &self.inner.shim
+            && let Err(e) = shim.ended().await
+        {
             return Ended::Unclear { why: format!("waiting for the shim: {e}") };
         }
         let (dir, cgroups) = (self.inner.dir.clone(), self.inner.cgroups.clone());

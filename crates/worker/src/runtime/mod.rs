@@ -171,7 +171,12 @@ impl Runtime {
         self.greet(heard, dir, instance).await
     }
 
-    async fn greet(&self, heard: pipe::Receiver, dir: PathBuf, instance: String) -> Result<Handle, LaunchError> {
+    async fn greet(
+        &self,
+        heard: pipe::Receiver,
+        dir: PathBuf,
+        instance: String,
+    ) -> Result<Handle, LaunchError> {
         let mut line = String::new();
         let mut reader = BufReader::new(heard.take(GREETING_BYTES_MAX));
         // Silence and a broken pipe are both told by the empty line.
@@ -180,10 +185,9 @@ impl Runtime {
         let said = line.trim().strip_prefix(GREETING).unwrap_or("").trim();
         let (word, text) = said.split_once(' ').unwrap_or((said, ""));
         match word {
-            // That it is this very shim, and not one that got its pid since, is seen by its start time.
             "started" => match book::read_record::<RunRecord>(&dir) {
                 Ok(Some(run)) => {
-                    Handle::open(&dir, run, self.cgroups.clone()).map_err(|e| broken(e.to_string()))
+                    Handle::of_started(&dir, run, self.cgroups.clone()).map_err(|e| broken(e.to_string()))
                 }
                 Ok(None) => Err(broken("it has left no record".into())),
                 Err(why) => Err(broken(why)),

@@ -68,8 +68,7 @@ impl Nursery {
     }
 
     fn start(&self) -> io::Result<OwnedFd> {
-        let (ours, its) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut command = Command::new(&self.exe);
         command.arg("shims").arg(&self.root).current_dir("/");
         command.stdin(Stdio::from(its)).stdout(Stdio::null()).stderr(Stdio::null());

@@ -15,7 +15,7 @@
 //! `run.json`, `exit.json`, and `lock`. The next run clears them away.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ pub const EARLIER_LOCK: &str = "lock";
 const BOOK_BYTES_MAX: u64 = 4 << 20;
 
 /// Beyond this, runs that are over are cleared away before the next one is written down.
-const BOOK_BYTES_KEPT: u64 = 64 << 10;
+const BOOK_BYTES_KEPT: usize = 64 << 10;
 
 /// Bytes kept ready on disk for what a shim writes, so that a full disk does not make the ending unknown.
 const RESERVE: usize = 6 << 10;
@@ -121,35 +121,31 @@ fn absent_is_none(opened: io::Result<File>) -> io::Result<Option<File>> {
 /// The writing side, of who holds the lock.
 pub struct Book {
     file: File,
-    /// Where the next line goes.
-    end: u64,
+    /// The lines that are there; the next one follows.
+    text: Vec<u8>,
 }
 
 impl Book {
     /// Goes on after the last whole line.
     pub fn resume(file: File) -> io::Result<Book> {
-        let length = file.metadata()?.len();
-        let mut end = length;
-        let mut byte = [0];
-        while end > 0 {
-            file.read_exact_at(&mut byte, end - 1)?;
-            if byte == *b"\n" {
-                break;
-            }
-            end -= 1;
+        let mut text = Vec::new();
+        let mut reader = &file;
+        reader.rewind()?;
+        reader.take(BOOK_BYTES_MAX).read_to_end(&mut text)?;
+        let end = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        if end < text.len() {
+            text.truncate(end);
+            file.set_len(end as u64)?;
         }
-        if end < length {
-            file.set_len(end)?;
-        }
-        Ok(Book { file, end })
+        Ok(Book { file, text })
     }
 
     /// For another run, after those of which nothing is left.
     pub fn next_run(file: File) -> io::Result<Book> {
         let mut book = Book::resume(file)?;
-        if book.end > BOOK_BYTES_KEPT {
+        if book.text.len() > BOOK_BYTES_KEPT {
             book.file.set_len(0)?;
-            book.end = 0;
+            book.text.clear();
         }
         Ok(book)
     }
@@ -157,9 +153,24 @@ impl Book {
     /// Adds a line. Who reads at that very moment may not see it.
     pub fn add<R: Record>(&mut self, record: &R) -> io::Result<()> {
         let line = format!("{} {}\n", R::WORD, serde_json::to_string(record)?);
-        self.file.write_all_at(line.as_bytes(), self.end)?;
-        self.end += line.len() as u64;
+        self.restore()?;
+        self.file.write_all_at(line.as_bytes(), self.end())?;
+        self.text.extend_from_slice(line.as_bytes());
         Ok(())
+    }
+
+    /// Somebody may have spoilt what was written. A line is worth nothing without those before it.
+    fn restore(&self) -> io::Result<()> {
+        let mut there = vec![0; self.text.len()];
+        if self.file.read_exact_at(&mut there, 0).is_ok() && there == self.text {
+            return Ok(());
+        }
+        self.file.set_len(0)?;
+        self.file.write_all_at(&self.text, 0)
+    }
+
+    fn end(&self) -> u64 {
+        self.text.len() as u64
     }
 
     /// Takes the room for what is left to say in advance.
@@ -167,10 +178,10 @@ impl Book {
         use rustix::fs::{FallocateFlags, fallocate};
         use rustix::io::Errno;
         // Taken from the disk at once; where a filesystem cannot do that, writing and syncing does.
-        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.end, RESERVE as u64) {
+        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.end(), RESERVE as u64) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                self.file.write_all_at(&[b' '; RESERVE], self.end)?;
+                self.file.write_all_at(&[b' '; RESERVE], self.end())?;
                 self.file.sync_all()
             }
             Err(e) => Err(e.into()),

@@ -8,7 +8,7 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `run` | what was wanted, what runs, how it ended ([`book`]); flock held exclusively by the shim as long as it lives: held = alive, whatever else is said |
+//! | `run` | what was wanted, what runs, how it ended ([`book`]); flock held exclusively by the shim as long as it lives: held = alive |
 //! | `shim.sock` | the control socket; the protocol and its rules are in [`control`] |
 //! | `current.log` and others | the output ([`log`]) |
 //! | `shim.err` | what the shim itself had to complain about; not there on a good day |
@@ -195,12 +195,7 @@ struct Started {
 }
 
 /// Everything up to a running instance. An error means that nothing of it runs, and says why.
-fn start(
-    dir: &Path,
-    launch: &LaunchRecord,
-    run: &mut RunRecord,
-    book: &mut Book,
-) -> Result<Started, String> {
+fn start(dir: &Path, launch: &LaunchRecord, run: &mut RunRecord, book: &mut Book) -> Result<Started, String> {
     if launch.boot_id != run.boot_id {
         return Err("the machine restarted between the order and the start".into());
     }

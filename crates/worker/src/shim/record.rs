@@ -201,7 +201,8 @@ pub(super) fn parse<R: Record>(text: &str) -> Result<R, String> {
 
 /// Removes what earlier releases left, once there is a line in the book.
 pub fn remove_earlier(dir: &Path) -> io::Result<()> {
-    for file in [LaunchRecord::EARLIER_FILE, RunRecord::EARLIER_FILE, ExitRecord::EARLIER_FILE, EARLIER_LOCK] {
+    for file in [LaunchRecord::EARLIER_FILE, RunRecord::EARLIER_FILE, ExitRecord::EARLIER_FILE, EARLIER_LOCK]
+    {
         match std::fs::remove_file(dir.join(file)) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}

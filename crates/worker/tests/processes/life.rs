@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 use worker::logs;
-use worker::shim::{book, record::ExitRecord};
 use worker::runtime::{LaunchError, LogLimits};
+use worker::shim::{book, record::ExitRecord};
 use worker::sys;
 
 use crate::stage::{Stage, daemon, dies, exit_of, until};

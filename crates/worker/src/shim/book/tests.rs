@@ -94,7 +94,7 @@ fn runs_that_are_over_are_cleared_away_when_there_are_many() {
     for run in 0..2000 {
         book(dir.path()).add(&exit(run)).unwrap();
     }
-    assert!(std::fs::metadata(dir.path().join(BOOK)).unwrap().len() < 2 * BOOK_BYTES_KEPT);
+    assert!(std::fs::metadata(dir.path().join(BOOK)).unwrap().len() < 2 * BOOK_BYTES_KEPT as u64);
     assert_eq!(read_exit(dir.path()), Ok(Some(exit(1999))));
 }
 
@@ -107,4 +107,16 @@ fn files_of_an_earlier_release_count_until_there_is_a_line() {
     assert_eq!(read_exit(dir.path()), Ok(Some(exit(4))));
     book.add(&exit(5)).unwrap();
     assert_eq!(read_exit(dir.path()), Ok(Some(exit(5))));
+}
+
+#[test]
+fn what_somebody_spoils_under_the_writer_is_whole_again_with_its_next_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut book = book(dir.path());
+    book.add(&exit(1)).unwrap();
+    for spoilt in ["", "garbage", &"garbage".repeat(1000)] {
+        std::fs::write(dir.path().join(BOOK), spoilt).unwrap();
+        book.add(&exit(2)).unwrap();
+        assert_eq!(read_exit(dir.path()), Ok(Some(exit(2))));
+    }
 }
