@@ -26,24 +26,21 @@ enum Task {
         #[arg(long, default_value_t = 2000)]
         seeds: u64,
     },
-    /// The figures of design.md section 11, one line each: name, value, unit, bar, verdict.
+    /// The figures of design.md section 11 and more, one line each: name, value, unit, bar, verdict.
     ///
-    /// With the planner and the coordinator alone: placing_1m_instances_on_10k_nodes, commit_redb,
-    /// commit_etcd_3_members, taking_office_cold_1m_etcd, idle_tick_1m_instances_mean,
-    /// deciding_a_drain_of_1000_of_1m.
+    /// Without a name all of them, which takes some ten minutes and writes docs/benchmarks.md with its curves.
+    /// A bench whose programs (etcd, PostgreSQL, Redis) are not here says so in its lines; a bar that is missed is
+    /// an error.
     ///
-    /// With the release binary and real processes: moving_100_processes_over_floor,
-    /// requests_failed_while_nodes_drain, coordinator_killed_until_drain_goes_on. Named alone they skip the
-    /// million instances of the others.
-    ///
-    /// With real Redis nodes, beside redis-cli: redis_slots_over_redis_cli.
-    ///
-    /// Absolute times are those of this machine and of what else it does: its load is printed beside them.
-    /// What real daemons write goes to a directory below TMPDIR; in /dev/shm the disk is out of the figure.
+    /// Absolute times are those of this machine and of what else it does. What real daemons write goes to a
+    /// directory below TMPDIR; in /dev/shm the disk is out of the figure.
     Bench {
         /// Only those whose name contains this.
         #[arg(default_value = "")]
         filter: String,
+        /// Instead, the drain of a hundred processes beside the same one by the `nomad` that is on the PATH.
+        #[arg(long, conflicts_with = "filter")]
+        nomad: bool,
     },
     /// Whole clusters under seeded faults. A failure prints its seed, which reproduces it, and a script that is
     /// shorter.
@@ -87,7 +84,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Args::parse().task {
         Task::Test { seeds } => test(seeds),
-        Task::Bench { filter } => bench(&filter),
+        Task::Bench { filter, nomad } => bench(if nomad { "--nomad" } else { &filter }),
         Task::Sim { seeds, minutes, seed, script, trace, coverage } => {
             let mut args = match (script, seed, minutes) {
                 (Some(script), _, _) => vec!["--script".to_owned(), script.display().to_string()],
@@ -134,12 +131,16 @@ fn test(seeds: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn bench(filter: &str) -> anyhow::Result<()> {
-    install::etcd()?;
-    install::postgresql()?;
-    install::redis()?;
+fn bench(what: &str) -> anyhow::Result<()> {
+    for (program, installed) in
+        [("etcd", install::etcd()), ("PostgreSQL", install::postgresql()), ("Redis", install::redis())]
+    {
+        if let Err(fault) = installed {
+            println!("{program} is not here, and what needs it is not measured: {fault:#}");
+        }
+    }
     run::step("build", "cargo", &["build", "--release", "--package", "tidegate"])?;
-    run::cargo(&["run", "--release", "--quiet", "--package", "tidegate-bench", "--", filter])
+    run::cargo(&["run", "--release", "--quiet", "--package", "tidegate-bench", "--", what])
 }
 
 fn exhaust(names: Vec<String>, progress: bool, agree: bool) -> anyhow::Result<()> {

@@ -1,42 +1,35 @@
-//! The figures of design.md section 11 that the project reaches for, one line each:
+//! The figures of design.md section 11 and those that show how they come about, one line each:
 //! `name value unit bar verdict`. Absolute times differ between machines; run it where you care.
+//!
+//! Without a name all benches run, and `docs/benchmarks.md` is written with what they said. *Invariant:* nothing
+//! here is a test: a bar that is missed is a figure, and the exit code says so.
 
 #![forbid(unsafe_code)]
 
+mod chart;
+mod cluster;
+mod core;
 mod draining;
 mod feeds;
+mod list;
+mod machine;
 mod many_feeds;
 mod office;
-mod placing;
+mod page;
 mod real;
 mod report;
+mod runner;
+mod scaling;
 mod slots;
 mod stores;
 
-use report::Report;
-
 fn main() -> anyhow::Result<()> {
-    let filter = std::env::args().nth(1).unwrap_or_default();
-    let mut report = Report::new(filter);
-    real::run(&mut report)?;
-    if report.names_only(&real::NAMES) {
-        return report.finish();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["--one", name] => runner::one(name),
+        ["--nomad"] => real::nomad::compare(),
+        [] | [""] => runner::all(),
+        [filter] => runner::some(filter),
+        _ => anyhow::bail!("one name at most, not {arguments:?}"),
     }
-    if report.names_only(&slots::NAMES) {
-        slots::run(&mut report)?;
-        return report.finish();
-    }
-    // First: what is in memory already is not counted twice.
-    many_feeds::run(&mut report);
-    if report.names_only(&many_feeds::NAMES) {
-        return report.finish();
-    }
-    let mut cluster = placing::run(&mut report);
-    office::settle_instances(&mut cluster);
-    stores::run(&mut report, &cluster)?;
-    office::idle(&mut report, cluster);
-    draining::run(&mut report);
-    feeds::run(&mut report)?;
-    slots::run(&mut report)?;
-    report.finish()
 }

@@ -13,8 +13,8 @@ use protocol::{
 };
 
 use crate::{
+    cluster::{node, resident_bytes},
     office::commit_all,
-    placing::{node, resident_bytes},
     report::{Bar, Report},
 };
 
@@ -26,10 +26,7 @@ const NODES: usize = 100;
 const ROUNDS: u64 = 20;
 const TICKS_PER_ROUND: u64 = 20;
 
-pub fn run(report: &mut Report) {
-    if !NAMES.iter().any(|name| report.wants(name)) {
-        return;
-    }
+pub fn run(report: &mut Report) -> anyhow::Result<()> {
     let before = resident_bytes();
     let mut office = Office::take();
     office.all_say_hello();
@@ -46,6 +43,7 @@ pub fn run(report: &mut Report) {
     report.line(NAMES[1], sum.tick / sum.ticks, "ms", Bar::None);
     report.line(NAMES[2], sum.beat / sum.beats, "ms", Bar::None);
     report.line("feeds_10k_heartbeat_worst", sum.beat_worst, "ms", Bar::None);
+    Ok(())
 }
 
 /// Milliseconds.

@@ -1,26 +1,28 @@
-//! The coordinator at size: an idle tick among a million instances.
+//! The coordinator at size: what it costs when nothing happens, and when a drain is asked for.
 
 use std::time::Instant;
 
-use model::{Change, Cluster, Instance, Millis, NodeIx, Term, Time};
+use model::{Cluster, Instance, Millis, Node, NodeIx, Term, Time};
 use protocol::{
     Timing,
-    coordinator::{ConnId, Coordinator, Input, Output, Start, Stored},
+    coordinator::{
+        Asked, ConnId, Coordinator, DrainRequest, Input, Output, Request, RequestId, Start, Stored,
+    },
     message::{EdgeReport, Heartbeat, Hello, Inventory, Status, Up, UpBody},
 };
 
-use crate::report::{Bar, Report};
-
 const TICKS: u64 = 2_000;
+const NOW: Time = Time(60_000);
 
-/// Ten thousand nodes that only send heartbeats: what the coordinator costs when nothing happens.
-pub fn idle(report: &mut Report, cluster: Cluster) {
-    let nodes: Vec<_> = cluster.nodes().map(|(_, node)| node.rec.clone()).collect();
-    let mut inventories: Vec<Vec<Inventory>> =
-        cluster.nodes().map(|(ix, _)| inventory(&cluster, ix)).collect();
-    let second = |item: &Inventory| Status { number: 2, ..item.status.clone() };
-    let mut acknowledgements: Vec<Vec<Status>> =
-        inventories.iter().map(|items| items.iter().map(second).collect()).collect();
+/// What a coordinator costs when nothing happens, in milliseconds.
+pub struct Idle {
+    pub tick_mean: f64,
+    /// Of all heartbeats and ticks.
+    pub step_worst: f64,
+}
+
+/// Takes office over this cluster.
+pub fn take(cluster: Cluster) -> Coordinator {
     let start = Start {
         cluster,
         head: 1,
@@ -32,29 +34,37 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
         drain: Default::default(),
         feeds: Default::default(),
     };
+    let (mut coordinator, outputs) = Coordinator::new(start, NOW);
+    commit_all(&mut coordinator, outputs, NOW);
+    coordinator
+}
+
+/// Milliseconds to decide the drain of the node with the most units, and how many replacements were placed.
+pub fn decide_a_drain(coordinator: &mut Coordinator) -> (f64, usize) {
+    let nodes = coordinator.cluster().nodes();
+    let fullest = nodes.max_by_key(|(_, node)| node.instances.len()).map(|(_, node)| node.rec.id.to_string());
+    let request = DrainRequest { nodes: fullest.into_iter().collect(), ..DrainRequest::default() };
+    let asked = Asked { who: "bench".into(), from: String::new(), request: Request::Drain(request) };
     let begun = Instant::now();
-    let (mut coordinator, outputs) = Coordinator::new(start, Time(60_000));
-    commit_all(&mut coordinator, outputs, Time(60_000));
-    report.line("taking_office_warm_1m", begun.elapsed().as_secs_f64(), "s", Bar::None);
-    let mut now = Time(60_000);
+    let outputs = coordinator.handle(NOW, Input::Request { id: RequestId(1), asked });
+    let took = begun.elapsed().as_secs_f64() * 1000.0;
+    commit_all(coordinator, outputs, NOW);
+    let placed = coordinator.cluster().instances().filter(|instance| instance.replaces.is_some()).count();
+    (took, placed)
+}
+
+/// Nodes that only send heartbeats.
+pub fn idle(mut coordinator: Coordinator) -> Idle {
+    let cluster = coordinator.cluster();
+    let nodes: Vec<_> = cluster.nodes().map(|(_, node)| node.rec.clone()).collect();
+    let inventories: Vec<Vec<Inventory>> = cluster.nodes().map(|(ix, _)| inventory(cluster, ix)).collect();
+    let second = |item: &Inventory| Status { number: 2, ..item.status.clone() };
+    let mut acknowledgements: Vec<Vec<Status>> =
+        inventories.iter().map(|items| items.iter().map(second).collect()).collect();
+    let mut now = NOW;
     coordinator.handle(now, Input::OfficeHolds { until: Time(u64::MAX) });
-    for (n, node) in nodes.iter().enumerate() {
-        let hello = Hello {
-            node: node.id.clone(),
-            life: node.life,
-            succeeds: None,
-            roles: node.roles,
-            labels: node.labels.clone(),
-            capacity: node.capacity,
-            host: node.host.clone(),
-            api: node.api.clone(),
-            rpc: String::new(),
-            memory_caps: node.memory_caps.clone(),
-            cluster: Some(model::ClusterId(1)),
-            inventory: std::mem::take(&mut inventories[n]),
-            edge: EdgeReport::default(),
-        };
-        let message = Up { seq: 1, body: UpBody::Hello(hello) };
+    for (n, (node, inventory)) in nodes.iter().zip(inventories).enumerate() {
+        let message = Up { seq: 1, body: UpBody::Hello(hello(node, inventory)) };
         let outputs = coordinator.handle(now, Input::Up { conn: ConnId(n as u64), message });
         commit_all(&mut coordinator, outputs, now);
     }
@@ -64,7 +74,7 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
         if round % 200 == 0 {
             seq += 1;
         }
-        // Every node beats once a second: fifty of them in each 5 ms.
+        // Every node beats once a second: of ten thousand, fifty in each 5 ms.
         for n in (round as usize % 200..nodes.len()).step_by(200) {
             // The first one acknowledges the orders that came with the welcome.
             let statuses = std::mem::take(&mut acknowledgements[n]);
@@ -81,8 +91,25 @@ pub fn idle(report: &mut Report, cluster: Cluster) {
         (worst, total) = (worst.max(took), total + took);
         commit_all(&mut coordinator, outputs, now);
     }
-    report.line("idle_tick_1m_instances_mean", total / TICKS as f64, "ms", Bar::AtMost(1.0));
-    report.line("idle_step_1m_instances_worst", worst, "ms", Bar::None);
+    Idle { tick_mean: total / TICKS as f64, step_worst: worst }
+}
+
+fn hello(node: &Node, inventory: Vec<Inventory>) -> Hello {
+    Hello {
+        node: node.id.clone(),
+        life: node.life,
+        succeeds: None,
+        roles: node.roles,
+        labels: node.labels.clone(),
+        capacity: node.capacity,
+        host: node.host.clone(),
+        api: node.api.clone(),
+        rpc: String::new(),
+        memory_caps: node.memory_caps.clone(),
+        cluster: Some(model::ClusterId(1)),
+        inventory,
+        edge: EdgeReport::default(),
+    }
 }
 
 /// What a node says that it has: everything as it was ordered.
@@ -104,20 +131,6 @@ fn inventory(cluster: &Cluster, node: NodeIx) -> Vec<Inventory> {
         },
     };
     cluster.instances_on(node).map(item).collect()
-}
-
-/// Everything placed is ready and acknowledged, and its rollout complete: nothing is left to decide.
-pub fn settle_instances(cluster: &mut Cluster) {
-    let instances: Vec<_> = cluster.instances().cloned().collect();
-    for mut instance in instances {
-        (instance.actual, instance.healthy_since) = (model::Actual::Ready, Some(Time(1)));
-        cluster.apply(&Change::Instance(instance));
-    }
-    let services: Vec<_> = cluster.services().map(|(_, entry)| entry.rec.clone()).collect();
-    for mut service in services {
-        (service.rollout.state, service.healthy) = (model::RolloutState::Complete, Some(1));
-        cluster.apply(&Change::Service(service));
-    }
 }
 
 /// A store that takes everything at once.

@@ -12,7 +12,7 @@ use backends::{
 };
 
 use crate::{
-    real::median,
+    real::{block, median},
     report::{Bar, Report},
 };
 
@@ -27,11 +27,7 @@ const ROUNDS: usize = 5;
 const LONG: Duration = Duration::from_secs(600);
 
 pub fn run(report: &mut Report) -> anyhow::Result<()> {
-    if !NAMES.iter().any(|name| report.wants(name)) {
-        return Ok(());
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let (ours, theirs) = runtime.block_on(measure())?;
+    let (ours, theirs) = block(measure())?;
     report.line(NAMES[0], ours, "slots/s", Bar::None);
     report.line(NAMES[1], theirs, "slots/s", Bar::None);
     report.line(NAMES[2], ours / theirs, "times", Bar::AtLeast(1.0));

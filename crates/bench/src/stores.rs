@@ -14,35 +14,39 @@ use store::{
     testing::EtcdCluster,
 };
 
-use crate::report::{Bar, Report};
+use crate::{
+    cluster::{place, settle_instances},
+    report::{Bar, Report},
+};
 
-const SECONDS: u64 = 10;
+pub const REDB: &str = "commit_redb";
+pub const ETCD: &str = "commit_etcd_3_members";
+pub const COLD_OFFICE: &str = "taking_office_cold_1m_etcd";
 
-pub fn run(report: &mut Report, cluster: &Cluster) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        if report.wants("commit_redb") {
-            let dir = tempfile::tempdir()?;
-            let store = EmbeddedStore::open(&dir.path().join("store.redb")).await?;
-            let rate =
-                rates::commit_rate(&store, SECONDS).await.map_err(|fault| anyhow::anyhow!("{fault}"))?;
-            report.line("commit_redb", rate, "changes/s", Bar::None);
-        }
-        if report.wants("commit_etcd_3_members") {
-            let etcd = EtcdCluster::start(3).await;
-            let store = EtcdStore::open(&etcd.config("/bench")).await?;
-            let rate =
-                rates::commit_rate(&store, SECONDS).await.map_err(|fault| anyhow::anyhow!("{fault}"))?;
-            report.line("commit_etcd_3_members", rate, "changes/s", Bar::AtLeast(20_000.0));
-        }
-        if report.wants("taking_office_cold_1m_etcd") {
-            cold_office(report, cluster).await?;
-        }
-        Ok(())
-    })
+const SECONDS: u64 = 5;
+const NODES: usize = 10_000;
+const UNITS: usize = 1_000_000;
+
+pub async fn redb(report: &mut Report) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let store = EmbeddedStore::open(&dir.path().join("store.redb")).await?;
+    let rate = rates::commit_rate(&store, SECONDS).await.map_err(|fault| anyhow::anyhow!("{fault}"))?;
+    report.line(REDB, rate, "changes/s", Bar::None);
+    Ok(())
 }
 
-async fn cold_office(report: &mut Report, cluster: &Cluster) -> anyhow::Result<()> {
+pub async fn etcd(report: &mut Report) -> anyhow::Result<()> {
+    let etcd = EtcdCluster::start(3).await;
+    let store = EtcdStore::open(&etcd.config("/bench")).await?;
+    let rate = rates::commit_rate(&store, SECONDS).await.map_err(|fault| anyhow::anyhow!("{fault}"))?;
+    report.line(ETCD, rate, "changes/s", Bar::AtLeast(20_000.0));
+    Ok(())
+}
+
+pub async fn cold_office(report: &mut Report) -> anyhow::Result<()> {
+    let mut cluster = place(NODES, UNITS).cluster;
+    settle_instances(&mut cluster);
+    let cluster = &cluster;
     let etcd = EtcdCluster::start(3).await;
     let store: Arc<dyn Store> = Arc::new(EtcdStore::open(&etcd.config("/bench")).await?);
     let begun = Instant::now();
@@ -68,7 +72,7 @@ async fn cold_office(report: &mut Report, cluster: &Cluster) -> anyhow::Result<(
     let took = begun.elapsed().as_secs_f64();
     anyhow::ensure!(count == cluster.instance_count(), "{count} instances came back");
     drop(coordinator);
-    report.line("taking_office_cold_1m_etcd", took, "s", Bar::AtMost(15.0));
+    report.line(COLD_OFFICE, took, "s", Bar::AtMost(15.0));
     Ok(())
 }
 

@@ -143,6 +143,20 @@ fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
             wrong(format!("the instances on {}", node.rec.id));
         }
     }
+    for (what, kept, belongs) in [
+        (
+            "nodes in drains",
+            cluster.nodes_in_drains().map(|(ix, _)| ix).collect(),
+            in_drain as fn(&NodeEntry) -> bool,
+        ),
+        ("edges", cluster.edges().map(|(ix, _)| ix).collect::<BTreeSet<_>>(), is_edge),
+    ] {
+        if cluster.nodes().filter(|(_, node)| belongs(node)).map(|(ix, _)| ix).collect::<BTreeSet<_>>()
+            != kept
+        {
+            wrong(format!("the {what}"));
+        }
+    }
     for (ix, entry) in cluster.services() {
         let ServiceEntry { rec, instances, on, settled, spread, served: _ } = entry;
         if !of.remove(&ix).unwrap_or_default().iter().eq(instances.keys()) {
@@ -163,6 +177,14 @@ fn indexes_agree(cluster: &Cluster, found: &mut Vec<Violation>) {
             wrong(format!("{what} of {}", rec.name));
         }
     }
+}
+
+fn in_drain(node: &NodeEntry) -> bool {
+    node.drain.is_some()
+}
+
+fn is_edge(node: &NodeEntry) -> bool {
+    node.rec.roles.edge
 }
 
 /// What is kept of settled instances, beside what a look at every one gives.

@@ -6,9 +6,9 @@ use std::{
 };
 
 use crate::{
-    AuditEntry, Change, Drain, DrainState, Feed, FeedName, Instance, InstanceId, Meta, Node, NodeDrain,
-    NodeId, NodeIx, PlaceIndex, Resources, Service, ServiceIx, ServiceName, Settled, Spread, Store,
-    StoreGroup, Token, Volume, VolumeId, feed_table::FeedTable, index, settled, spread,
+    AuditEntry, Change, Drain, DrainNode, DrainState, Feed, FeedName, Instance, InstanceId, Meta, Node,
+    NodeDrain, NodeId, NodeIx, PlaceIndex, Resources, Service, ServiceIx, ServiceName, Settled, Spread,
+    Store, StoreGroup, Token, Volume, VolumeId, feed_table::FeedTable, index, settled, spread,
     store_table::StoreTable, token::TokenTable,
 };
 
@@ -107,6 +107,20 @@ pub struct Cluster {
     stores: StoreTable,
     tokens: TokenTable,
     place: PlaceIndex,
+    /// Of ten thousand nodes few drain, and few are edges: both are asked for with every report.
+    draining_or_queued: BTreeSet<NodeIx>,
+    edges: BTreeSet<NodeIx>,
+}
+
+fn named_by(epoch: u64, part: &DrainNode) -> NodeDrain {
+    NodeDrain {
+        epoch,
+        draining: part.state == DrainState::Draining,
+        deadline_reached: part.deadline_reached,
+        ignore_system: part.options.ignore_system,
+        ack_stateful: part.options.ack_stateful,
+        include_stateful: part.options.include_stateful,
+    }
 }
 
 /// The records. The indexes follow from them, and the audit log from nothing that anybody decides by.
@@ -138,6 +152,16 @@ impl Cluster {
     /// All nodes, by id.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeIx, &NodeEntry)> {
         self.node_ix.values().map(|ix| (*ix, &self.nodes[ix.0 as usize]))
+    }
+
+    /// The nodes that an unfinished drain names.
+    pub fn nodes_in_drains(&self) -> impl Iterator<Item = (NodeIx, &NodeEntry)> {
+        self.draining_or_queued.iter().map(|ix| (*ix, &self.nodes[ix.0 as usize]))
+    }
+
+    /// The nodes with the edge role.
+    pub fn edges(&self) -> impl Iterator<Item = (NodeIx, &NodeEntry)> {
+        self.edges.iter().map(|ix| (*ix, &self.nodes[ix.0 as usize]))
     }
 
     pub fn node(&self, ix: NodeIx) -> &NodeEntry {
@@ -348,6 +372,7 @@ impl Cluster {
             self.place.insert(ix, &entry);
             self.nodes.push(entry);
             self.node_ix.insert(node.id.clone(), ix);
+            self.index_node(ix);
             return;
         };
         self.turn_node(ix, |entry| entry.rec = node.clone());
@@ -355,6 +380,18 @@ impl Cluster {
 
     /// Changes a node's record or drain, and with it the indexes that depend on it: a node that closes
     /// or opens, or is lost or found, unsettles or settles what is on it.
+    fn index_node(&mut self, ix: NodeIx) {
+        let node = &self.nodes[ix.0 as usize];
+        let within =
+            [(&mut self.draining_or_queued, node.drain.is_some()), (&mut self.edges, node.rec.roles.edge)];
+        for (index, belongs) in within {
+            match belongs {
+                true => index.insert(ix),
+                false => index.remove(&ix),
+            };
+        }
+    }
+
     fn turn_node(&mut self, ix: NodeIx, turn: impl FnOnce(&mut NodeEntry)) {
         let node = &mut self.nodes[ix.0 as usize];
         let was_quiet = settled::is_quiet(node);
@@ -362,6 +399,8 @@ impl Cluster {
         self.place.remove(ix, node);
         turn(node);
         self.place.insert(ix, node);
+        self.index_node(ix);
+        let node = &self.nodes[ix.0 as usize];
         let quiet_changed = settled::is_quiet(node) != was_quiet;
         let place_changed = node.may_place() != may_place || node.rec.labels != labels;
         let host_changed = node.rec.host != host;
@@ -394,7 +433,12 @@ impl Cluster {
         self.drains.insert(drain.epoch, drain.clone());
         for part in &drain.nodes {
             let Some(ix) = self.node_ix.get(&part.node).copied() else { continue };
-            let now = self.drain_naming(&part.node);
+            let known = self.nodes[ix.0 as usize].drain.as_ref().map(|known| known.epoch);
+            let now = match known == Some(drain.epoch) && part.ending().is_none() {
+                // Looking for it among hundreds of parts, for each of them, is what takes long.
+                true => Some(named_by(drain.epoch, part)),
+                false => self.drain_naming(&part.node),
+            };
             if self.nodes[ix.0 as usize].drain != now {
                 self.turn_node(ix, |entry| entry.drain = now);
             }
@@ -405,14 +449,7 @@ impl Cluster {
         let mut parts =
             self.drains.values().filter_map(|drain| Some((drain.epoch, drain.part(node.as_str())?)));
         let (epoch, part) = parts.find(|(_, part)| part.ending().is_none())?;
-        Some(NodeDrain {
-            epoch,
-            draining: part.state == DrainState::Draining,
-            deadline_reached: part.deadline_reached,
-            ignore_system: part.options.ignore_system,
-            ack_stateful: part.options.ack_stateful,
-            include_stateful: part.options.include_stateful,
-        })
+        Some(named_by(epoch, part))
     }
 
     fn put_service(&mut self, service: &Service) {

@@ -16,7 +16,7 @@ use server::view::FeedView;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    machine_load,
+    machine_load, share,
     stage::{Api, Setup, Stage, until},
 };
 use crate::report::{Bar, Report};
@@ -176,13 +176,6 @@ fn tell(report: &mut Report, what: &str, p99: &str, gaps: &[f64], bar: Bar) {
     report.line(p99, share(gaps, 0.99), "ms", bar);
     report.line(&format!("hand_over_gap_{what}_worst"), share(gaps, 1.0), "ms", Bar::None);
     report.line(&format!("hand_over_gap_{what}_machine_load"), machine_load(), "", Bar::None);
-}
-
-fn share(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = (sorted.len() as f64 * share).ceil() as usize;
-    sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
 /// Every log a line, again and again.

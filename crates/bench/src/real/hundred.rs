@@ -32,10 +32,10 @@ use crate::report::{Bar, Report};
 
 pub const NAME: &str = "moving_100_processes_over_floor";
 
-const COUNT: usize = 100;
+pub const COUNT: usize = 100;
 /// By hand and by Tidegate in turn; the middle one counts.
 const ROUNDS: usize = 5;
-const READY_AFTER_MS: &str = "200";
+pub const READY_AFTER_MS: &str = "200";
 /// How closely readiness is watched by hand.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How closely the drain is watched: its status names a hundred units.
@@ -47,12 +47,19 @@ const SETUPS: [Setup; 3] = [
     Setup { name: "n2", roles: &["worker"] },
 ];
 
-pub async fn run(report: &mut Report) -> anyhow::Result<()> {
+/// A hundred on `n1`, nothing on `n2`.
+pub async fn stage() -> anyhow::Result<Stage> {
     let stage = Stage::start(&SETUPS, "kind = \"embedded\"").await?;
     let api = stage.api("control")?;
     api.intend("n2", "disabled").await?;
     api.put_service("web", service(&stage.binary)?).await?;
     api.until_ready("web", COUNT).await.context("a hundred instances on n1")?;
+    Ok(stage)
+}
+
+pub async fn run(report: &mut Report) -> anyhow::Result<()> {
+    let stage = stage().await?;
+    let api = stage.api("control")?;
     let (mut floors, mut drains, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let (mut hand_cpu, mut drain_cpu, mut stages) = (Vec::new(), Vec::new(), Vec::new());
     let own_cpu = || cpu_seconds(std::process::id()).unwrap_or(f64::NAN);
@@ -100,7 +107,7 @@ fn service(binary: &Path) -> anyhow::Result<serde_json::Value> {
 }
 
 /// From the drain's acceptance to `drained`, and when it started.
-async fn by_drain(api: &Api, from: &str, to: &str) -> anyhow::Result<(f64, Timestamp)> {
+pub async fn by_drain(api: &Api, from: &str, to: &str) -> anyhow::Result<(f64, Timestamp)> {
     let on = api.until_ready("web", COUNT).await?;
     ensure!(on.iter().all(|instance| instance.node == from), "not all hundred are on {from}");
     api.intend(to, "active").await?;
@@ -191,7 +198,7 @@ async fn until_ready(started: &[Started]) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn is_ready(addr: SocketAddr) -> bool {
+pub async fn is_ready(addr: SocketAddr) -> bool {
     let ask = async {
         let mut stream = TcpStream::connect(addr).await?;
         stream.write_all(b"GET /ready HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await?;

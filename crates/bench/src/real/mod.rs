@@ -1,40 +1,19 @@
 //! Figures of the real binary with real processes: what an operator would measure.
 
-mod failover;
-mod feeds;
-mod hundred;
-mod stage;
-mod traffic;
+mod crowd;
+pub mod failover;
+pub mod feeds;
+pub mod hundred;
+pub mod nomad;
+pub mod stage;
+pub mod traffic;
+pub mod workers;
 
-use crate::report::Report;
+pub use crate::machine::load as machine_load;
 
-/// What is measured here. A filter that names only these skips the million instances of the others.
-pub const NAMES: [&str; 6] =
-    [hundred::NAME, traffic::NAME, failover::NAME, feeds::OFF_A_NODE, feeds::GAP, feeds::GAP_POSTGRES];
-
-pub fn run(report: &mut Report) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        if report.wants(hundred::NAME) {
-            hundred::run(report).await?;
-        }
-        if report.wants(traffic::NAME) {
-            traffic::run(report).await?;
-        }
-        if report.wants(failover::NAME) {
-            failover::run(report).await?;
-        }
-        if report.wants(feeds::OFF_A_NODE) {
-            feeds::off_a_node(report).await?;
-        }
-        if report.wants(feeds::GAP) {
-            feeds::gap(report).await?;
-        }
-        if report.wants(feeds::GAP_POSTGRES) {
-            feeds::gap_postgres(report).await?;
-        }
-        Ok(())
-    })
+/// Runs what is asynchronous to its end.
+pub fn block<T>(bench: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(bench)
 }
 
 /// In the middle of what was measured.
@@ -44,12 +23,14 @@ pub fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn worst(values: &[f64]) -> f64 {
-    values.iter().copied().fold(f64::NAN, f64::max)
+/// The least that so many of them keep to.
+fn share(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-/// What else this machine has to do: printed beside figures that are times.
-fn machine_load() -> f64 {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(f64::NAN)
+fn worst(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::NAN, f64::max)
 }

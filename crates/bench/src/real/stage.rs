@@ -82,6 +82,12 @@ impl Api {
         Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
     }
 
+    /// What is not JSON.
+    pub async fn text(&self, path: &str) -> anyhow::Result<String> {
+        let response = self.http.get(format!("{}{path}", self.base)).send().await?;
+        Ok(response.error_for_status()?.text().await?)
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         Ok(serde_json::from_value(self.ask(Method::GET, path, None).await?)?)
     }
@@ -153,6 +159,7 @@ pub struct Setup {
 struct Daemon {
     name: &'static str,
     api: SocketAddr,
+    rpc: SocketAddr,
     data: PathBuf,
     config: PathBuf,
     log: PathBuf,
@@ -213,7 +220,7 @@ impl Stage {
         let config = self.dir.path().join(format!("{name}.toml"));
         std::fs::write(&config, text)?;
         let log = self.dir.path().join(format!("{name}.log"));
-        Ok(Daemon { name, api, data, config, log, child: None })
+        Ok(Daemon { name, api, rpc, data, config, log, child: None })
     }
 
     fn daemon(&mut self, name: &str) -> anyhow::Result<&mut Daemon> {
@@ -232,6 +239,18 @@ impl Stage {
     pub fn data(&self, name: &str) -> anyhow::Result<PathBuf> {
         let daemon = self.daemons.iter().find(|daemon| daemon.name == name);
         Ok(daemon.with_context(|| format!("no daemon {name}"))?.data.clone())
+    }
+
+    /// Where other daemons dial it.
+    pub fn rpc(&self, name: &str) -> anyhow::Result<String> {
+        let daemon = self.daemons.iter().find(|daemon| daemon.name == name);
+        Ok(daemon.with_context(|| format!("no daemon {name}"))?.rpc.to_string())
+    }
+
+    pub fn pid(&self, name: &str) -> anyhow::Result<u32> {
+        let daemon = self.daemons.iter().find(|daemon| daemon.name == name && daemon.child.is_some());
+        let child = daemon.and_then(|daemon| daemon.child.as_ref());
+        Ok(child.with_context(|| format!("{name} does not run"))?.id())
     }
 
     /// Starts a daemon; it ends with us.

@@ -107,11 +107,10 @@ pub fn edge_leaves_for(cluster: &Cluster, node: NodeIx) -> Option<u64> {
 
 /// No other edge is open: when this one leaves, nobody takes connections for services.
 pub(super) fn is_only_edge(cluster: &Cluster, node: NodeIx) -> bool {
-    let open = |(ix, other): (NodeIx, &NodeEntry)| {
-        ix != node && other.rec.roles.edge && !other.is_closed() && !other.rec.is_offline()
-    };
+    let open =
+        |(ix, other): (NodeIx, &NodeEntry)| ix != node && !other.is_closed() && !other.rec.is_offline();
     cluster.node(node).rec.roles.edge
-        && !cluster.nodes().any(open)
+        && !cluster.edges().any(open)
         && cluster.services().any(|(_, entry)| entry.rec.spec().edge.is_some())
 }
 
@@ -223,7 +222,8 @@ fn follow_ending(txn: &mut Txn<'_>, part: &DrainNode) {
 
 /// Of these nodes, how many use a slot. One with nothing but blockers left gives it back.
 pub(super) fn busy(cluster: &Cluster, of: impl Fn(NodeIx) -> bool) -> u32 {
-    let draining = cluster.nodes().filter(|(ix, _)| of(*ix)).filter(|(ix, node)| {
+    let draining = cluster.nodes_in_drains().filter(|(ix, node)| node.is_draining() && of(*ix));
+    let draining = draining.filter(|(ix, node)| {
         let included = node.drain.as_ref().is_some_and(|drain| drain.include_stateful);
         let mut units = remaining(cluster, *ix).map(|(id, class)| match class {
             Class::Stateful => !included,
@@ -232,7 +232,7 @@ pub(super) fn busy(cluster: &Cluster, of: impl Fn(NodeIx) -> bool) -> u32 {
         });
         // The first that is not blocked will do, and nothing left at all is no blocker either.
         let movable = units.next().is_none_or(|blocked| !blocked || units.any(|blocked| !blocked));
-        node.is_draining() && (movable || cluster.maintainer_count(&node.rec.id) > 0)
+        movable || cluster.maintainer_count(&node.rec.id) > 0
     });
     draining.count() as u32
 }

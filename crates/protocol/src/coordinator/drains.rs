@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     Change, Cluster, Code, Drain, DrainNode, DrainOptions, DrainState, Ending, FeedName, Intent, Meta,
-    Millis, NodeId, NodeIx, Return, Then, Time,
+    Millis, NodeDrain, NodeId, NodeIx, Return, Then, Time,
 };
 use planner::drain::{self, Dispatchers, Edges, Facts, Paused, Preview, Status};
 
@@ -18,6 +18,28 @@ const DEADLINE_MAX: Millis = Millis::secs(30 * 24 * 3600);
 const HAND_OVER_GUESS: Millis = Millis::secs(1);
 /// Bytes of message and metadata together.
 const META_BYTES_MAX: usize = 16 * 1024;
+
+/// What drains meant for nodes when that was last looked at.
+#[derive(Clone, Debug)]
+pub(super) struct Turned(BTreeMap<NodeIx, NodeDrain>);
+
+impl Turned {
+    pub fn of(cluster: &Cluster) -> Turned {
+        Turned(cluster.nodes_in_drains().filter_map(|(ix, node)| Some((ix, node.drain.clone()?))).collect())
+    }
+
+    /// Whether it means something else since.
+    pub fn take(&mut self, cluster: &Cluster, node: NodeIx) -> bool {
+        match &cluster.node(node).drain {
+            Some(drain) if self.0.get(&node) == Some(drain) => false,
+            Some(drain) => {
+                self.0.insert(node, drain.clone());
+                true
+            }
+            None => self.0.remove(&node).is_some(),
+        }
+    }
+}
 
 impl Coordinator {
     pub(super) fn advance_drains(&mut self, now: Time) {
@@ -47,7 +69,7 @@ impl Coordinator {
         }
         self.paused_since = closed.then_some(now);
         self.wake_feeds();
-        let draining = self.cluster.nodes().filter(|(_, node)| node.is_draining());
+        let draining = self.cluster.nodes_in_drains().filter(|(_, node)| node.is_draining());
         let draining: Vec<NodeIx> = draining.map(|(ix, _)| ix).collect();
         for node in draining {
             self.health_follows(node);

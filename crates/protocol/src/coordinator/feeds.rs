@@ -490,8 +490,7 @@ impl Coordinator {
     /// For the nodes that are closed, as far as they have said.
     pub(super) fn dispatchers_of_closed(&self) -> BTreeMap<NodeIx, BTreeMap<FeedName, u32>> {
         let none = self.cluster.feeds().next().is_none();
-        let closed = self.cluster.nodes().filter(|(_, entry)| entry.drain.is_some());
-        let counts = closed.filter_map(|(ix, entry)| match self.dispatchers_on(ix) {
+        let counts = self.cluster.nodes_in_drains().filter_map(|(ix, entry)| match self.dispatchers_on(ix) {
             Some(counts) => Some((ix, counts.clone())),
             // Without feeds there is nothing to know; a node that is no worker has none.
             None => (none || !entry.rec.roles.worker).then(|| (ix, BTreeMap::new())),

@@ -37,6 +37,7 @@ use planner::{Ids, drain::Limits};
 
 pub use captures::{ANOTHER_DRAIN, CaptureLeft, Liveness, NODE_DISABLED};
 pub use drains::Rehearsal;
+use drains::Turned;
 use feeds::FeedDesk;
 pub use feeds::{FeedMoves, FeedSeen};
 pub use planner::stores::{
@@ -220,6 +221,7 @@ pub struct Coordinator {
     limits: Limits,
     /// Something changed that a drain may be waiting for.
     drains_dirty: bool,
+    turned: Turned,
     roster: RosterTable,
     feeds: FeedDesk,
     feed_limits: FeedLimits,
@@ -269,6 +271,7 @@ impl Coordinator {
             api: start.api,
             limits: start.drain,
             drains_dirty: true,
+            turned: Turned::of(&start.cluster),
             roster: RosterTable::new(start.term),
             feeds: FeedDesk::default(),
             feed_limits: start.feeds,
@@ -454,9 +457,12 @@ impl Coordinator {
                     let nodes =
                         drain.nodes.iter().filter_map(|part| self.cluster.node_ix(part.node.as_str()));
                     let nodes: Vec<NodeIx> = nodes.collect();
-                    changed.extend(nodes.iter().copied());
                     self.edges_touched.extend(&nodes);
-                    closed.extend(nodes);
+                    // How far it is goes into the same record, with every unit of hundreds of nodes.
+                    let turned = nodes.into_iter().filter(|node| self.turned.take(&self.cluster, *node));
+                    let turned: Vec<NodeIx> = turned.collect();
+                    changed.extend(&turned);
+                    closed.extend(turned);
                 }
                 Change::Feed(Feed { name, .. }) | Change::FeedGone(name) => {
                     self.drains_dirty |= drains;

@@ -141,9 +141,8 @@ impl Coordinator {
     }
 
     fn edges_waited_for(&self) -> impl Iterator<Item = NodeIx> {
-        let edges = self.cluster.nodes().filter(|(_, node)| {
-            node.rec.roles.edge && !node.rec.foreign && node.rec.health != Health::Offline
-        });
+        let edges =
+            self.cluster.edges().filter(|(_, node)| !node.rec.foreign && node.rec.health != Health::Offline);
         edges.map(|(ix, _)| ix).filter(|ix| !self.has_withdrawn(*ix))
     }
 

@@ -1,4 +1,4 @@
-//! Placing a million instances on ten thousand nodes, with the planner alone.
+//! Clusters of any size, made by the planner alone.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
@@ -8,23 +8,19 @@ use model::{
 };
 use planner::{Ids, reconcile};
 
-use crate::report::{Bar, Report};
+/// Of one service; a cluster with more has more services.
+const INSTANCES_EACH: usize = 1_000;
 
-const NODES: usize = 10_000;
-const SERVICES: usize = 1_000;
-const INSTANCES_EACH: u32 = 1_000;
-
-/// Places them all, and returns the cluster for what comes next.
-pub fn run(report: &mut Report) -> Cluster {
-    let (cluster, placed, took, bytes) = place_a_million(NODES);
-    report.line("placing_1m_instances_on_10k_nodes", placed as f64 / took, "/s", Bar::AtLeast(200_000.0));
-    report.line("memory_per_instance", bytes, "bytes", Bar::AtMost(600.0));
-    cluster
+/// A cluster with everything placed.
+pub struct Placed {
+    pub cluster: Cluster,
+    pub seconds: f64,
+    /// What the process grew by.
+    pub bytes: usize,
 }
 
-/// A thousand services of a thousand instances, spread over so many nodes: the cluster, how many were
-/// placed in how many seconds, and bytes per instance.
-pub fn place_a_million(nodes: usize) -> (Cluster, usize, f64, f64) {
+/// Services of a thousand instances each, as many as make so many units, spread over so many nodes.
+pub fn place(nodes: usize, units: usize) -> Placed {
     let mut cluster = Cluster::default();
     cluster.apply(&Change::Meta(Meta {
         cluster: ClusterId(1),
@@ -36,8 +32,9 @@ pub fn place_a_million(nodes: usize) -> (Cluster, usize, f64, f64) {
     for n in 0..nodes {
         cluster.apply(&Change::Node(node(n)));
     }
-    for n in 0..SERVICES {
-        cluster.apply(&Change::Service(service(n)));
+    let each = units.min(INSTANCES_EACH);
+    for n in 0..units / each {
+        cluster.apply(&Change::Service(service(n, each as u32)));
     }
     let before = resident_bytes();
     let mut ids = Ids::new(cluster.meta());
@@ -54,10 +51,23 @@ pub fn place_a_million(nodes: usize) -> (Cluster, usize, f64, f64) {
             }
         }
     }
-    let took = started.elapsed().as_secs_f64();
-    assert_eq!(placed, SERVICES * INSTANCES_EACH as usize);
-    let bytes = resident_bytes().saturating_sub(before) as f64 / placed as f64;
-    (cluster, placed, took, bytes)
+    let seconds = started.elapsed().as_secs_f64();
+    assert_eq!(placed, units);
+    Placed { cluster, seconds, bytes: resident_bytes().saturating_sub(before) }
+}
+
+/// Everything placed is ready and acknowledged, and its rollout complete: nothing is left to decide.
+pub fn settle_instances(cluster: &mut Cluster) {
+    let instances: Vec<_> = cluster.instances().cloned().collect();
+    for mut instance in instances {
+        (instance.actual, instance.healthy_since) = (model::Actual::Ready, Some(Time(1)));
+        cluster.apply(&Change::Instance(instance));
+    }
+    let services: Vec<_> = cluster.services().map(|(_, entry)| entry.rec.clone()).collect();
+    for mut service in services {
+        (service.rollout.state, service.healthy) = (model::RolloutState::Complete, Some(1));
+        cluster.apply(&Change::Service(service));
+    }
 }
 
 pub fn node(n: usize) -> Node {
@@ -81,10 +91,10 @@ pub fn node(n: usize) -> Node {
     }
 }
 
-fn service(n: usize) -> Service {
+fn service(n: usize, count: u32) -> Service {
     Service {
         name: ServiceName::new(&format!("service-{n:04}")),
-        count: INSTANCES_EACH,
+        count,
         release: 1,
         healthy: None,
         releases: BTreeMap::from([(1, Arc::new(spec()))]),
