@@ -134,12 +134,12 @@ fn a_checkpoint_that_is_told_with_new_spans_does_not_rise_before_they_are_known(
         Time(20),
     );
     maintainer.advance(&roster, Time(20));
-    let told = maintainer.report(Time(2000)).expect("a report");
+    let told = maintainer.report(&roster, Time(2000)).expect("a report");
     assert_eq!(told.checkpoint, Some(at(5)));
     let spans = vec![a.clone(), SpanName::new("b")];
     maintainer.looked(Ok(Looked { spans: spans.clone(), ..Looked::default() }), Time(2100));
     maintainer.heard(&said_by_node(PeerBody::Progress { spans: vec![(a, epoch, at(9))] }), false, Time(2200));
-    let told = maintainer.report(Time(4000)).expect("a report");
+    let told = maintainer.report(&roster, Time(4000)).expect("a report");
     assert_eq!((told.spans.as_deref(), told.checkpoint), (Some(&spans[..]), Some(at(5))));
 }
 
