@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Access, AuditEntry, Change, Checkpoint, Cluster, ClusterId, Code, Drain, DrainNode, DrainOptions,
-    DrainState, Feed, FeedState, Health, Instance, InstanceId, Intent, Life, Maintainer, MaintainerEpoch,
-    MemoryCaps, Meta, Node, NodeId, NodeIx, Origin, ProcessEpoch, Resources, Roles, Rollout, RolloutState,
-    Scratch, Service, ServiceIx, ServiceName, SpanName, SpanSet, Store, StoreGroup, Then, Time, Token,
-    Volume, VolumeId, decode_record, encode_change, spec::file::SpecFile,
+    Access, AskedMove, AuditEntry, Change, Checkpoint, Cluster, ClusterId, Code, Drain, DrainNode,
+    DrainOptions, DrainState, Feed, FeedState, Health, Instance, InstanceId, Intent, Life, Maintainer,
+    MaintainerEpoch, MemoryCaps, Meta, Node, NodeId, NodeIx, Origin, ProcessEpoch, Resources, Roles, Rollout,
+    RolloutState, Scratch, Service, ServiceIx, ServiceName, SpanName, SpanSet, Store, StoreGroup, Then, Time,
+    Token, Volume, VolumeId, decode_record, encode_change, spec::file::SpecFile,
 };
 
 const FILE: &str = r#"{
@@ -123,6 +123,7 @@ fn feeds(file: &SpecFile) -> [Change; 1] {
         epoch,
         checkpoint: Some(Checkpoint { position: 812, at: Time(4) }),
         created_at: Time(1),
+        asked: vec![AskedMove { number: 6, span: SpanName::new("public.orders"), to: NodeId::new("n3") }],
     })]
 }
 

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use model::{
-    Access, Change, Checkpoint, Code, Drain, DrainNode, DrainOptions, Evict, Feed, FeedState, Instance,
-    InstanceId, Lingering, Maintainer, MaintainerEpoch, Meta, Node, NodeId, Offline, OfflineWhy, Origin,
-    OwnEvictor, ProcessEpoch, Removal, Restart, RestartWhy, Scratch, Service, SpanName, SpanSet, Store,
-    StoreGroup, Then, Time, Token, Trouble,
+    Access, AskedMove, Change, Checkpoint, Code, Drain, DrainNode, DrainOptions, Evict, Feed, FeedState,
+    Instance, InstanceId, Lingering, Maintainer, MaintainerEpoch, Meta, Node, NodeId, Offline, OfflineWhy,
+    Origin, OwnEvictor, ProcessEpoch, Removal, Restart, RestartWhy, Scratch, Service, SpanName, SpanSet,
+    Store, StoreGroup, Then, Time, Token, Trouble,
     spec::{FeedFile, StoreGroupFile},
 };
 
@@ -70,6 +70,7 @@ fn feeds() -> Vec<Change> {
             from: (number % 2 == 0).then_some(origin),
             since: Time(500),
         };
+        let asked = AskedMove { number: 7, span: SpanName::new("public.b"), to: NodeId::new("n1") };
         let names: Arc<[SpanName]> = ["public.a", "public.b"].into_iter().map(SpanName::new).collect();
         Change::Feed(Feed {
             name,
@@ -80,6 +81,7 @@ fn feeds() -> Vec<Change> {
             epoch: MaintainerEpoch(30),
             checkpoint: (number != 3).then_some(Checkpoint { position: 123_456, at: Time(600) }),
             created_at: Time(400),
+            asked: (number == 1).then_some(asked).into_iter().collect(),
         })
     };
     FEEDS.iter().enumerate().map(feed).collect()
