@@ -33,7 +33,9 @@ members)
     for directory in "$books"/*/; do
         [ -d "$directory" ] || continue
         id=$(basename "$directory")
-        list="$list${list:+,}{\"id\":\"$id\",\"address\":\"$id:1\",\"role\":\"primary\",\"healthy\":true}"
+        # As `identify` is asked for it, as far as the name tells.
+        case $id in *[!0-9]*) address=$id ;; *) address=127.0.0.1:$id ;; esac
+        list="$list${list:+,}{\"id\":\"$id\",\"address\":\"$address\",\"role\":\"primary\",\"healthy\":true}"
     done
     printf '{"ok":[%s]}\n' "$list"
     ;;

@@ -312,6 +312,8 @@ fn a_store_that_never_joined() {
     let fresh = Store { identity: None, ..joined() };
     let gone = Store { identity: None, ..leaving() };
     let absent = Sighting { absent: true, ..Sighting::default() };
+    let unlisted = Sighting { unlisted: true, ..Sighting::default() };
+    let asked = Sighting { identified_at: Some(NOW), ..Sighting::default() };
     let (none, was) = (Process::None { address: None }, Process::None { address: Some("n1:1".into()) });
     let starting = Process::Starting { id: OLD, address: None };
     let unseen = Sighting::default();
@@ -323,10 +325,12 @@ fn a_store_that_never_joined() {
         ("to go, ready", &gone, &unseen, ready(OLD), "identify"),
         ("to go, ready, not a member", &gone, &absent, ready(OLD), "stop process"),
         ("to go, has run", &gone, &unseen, was.clone(), "members"),
-        ("to go, has run, not a member", &gone, &absent, was, "record removed"),
+        ("to go, has run, not found at its address", &gone, &absent, was.clone(), "members"),
+        ("to go, has run, another may be it", &gone, &asked, was.clone(), "wait store_not_joined"),
+        ("to go, has run, no member may be it", &gone, &unlisted, was, "record removed"),
         ("lost, nobody knows where", &fresh, &unseen, Process::Lost, "wait store_not_joined"),
         ("to go, lost, may be a member", &gone, &unseen, Process::Lost, "members"),
-        ("to go, lost, no member is nobody's", &gone, &absent, Process::Lost, "record removed"),
+        ("to go, lost, no member is nobody's", &gone, &unlisted, Process::Lost, "record removed"),
     ];
     for (case, store, seen, process, expected) in cases {
         assert_eq!(told(&decide_with(store, seen, process), store), expected, "{case}");

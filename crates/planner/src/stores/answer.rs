@@ -70,6 +70,16 @@ pub fn take_answer(
     }
 }
 
+/// Whether a member that is nobody else's may be the store that was reached there. Backends may know a host by another
+/// name than we do, but hardly by another port; where nobody knows where the store was reached, any may be it.
+fn may_be(member: &str, reached: Option<&str>) -> bool {
+    let port = |address: &str| address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    match (port(member), reached.map(port)) {
+        (Some(member), Some(Some(reached))) => member == reached,
+        (Some(_) | None, Some(Some(_) | None) | None) => true,
+    }
+}
+
 /// Of the members, those that no other store is known to be.
 fn without_others(cluster: &Cluster, store: &Store, answer: BackendAnswer) -> BackendAnswer {
     let BackendAnswer::Members(mut members) = answer else { return answer };
@@ -99,17 +109,15 @@ fn answered(
 ) {
     match (&asked.call, answer) {
         (BackendCall::Identify { .. }, BackendAnswer::Identity(identity)) => {
-            (seen.absent, seen.identified_at) = (false, Some(now));
+            (seen.absent, seen.unlisted, seen.identified_at) = (false, false, Some(now));
             if store.identity.as_ref() != Some(&identity) {
                 (store.identity, seen.state) = (Some(identity), None);
             }
         }
         (BackendCall::Members, BackendAnswer::Members(members)) => {
             seen.identified_at = Some(now);
-            // Where nobody knows its address, any member that is nobody else's may be it.
-            seen.absent = members.is_empty();
+            seen.unlisted = !members.iter().any(|(address, _)| may_be(address, asked.address.as_deref()));
             let found = members.into_iter().find(|(address, _)| Some(address) == asked.address.as_ref());
-            seen.absent |= found.is_none() && asked.address.is_some();
             if let Some((_, identity)) = found {
                 store.identity = Some(identity);
             }

@@ -211,11 +211,17 @@ fn not_joined(s: &Situation<'_>) -> Step {
             Step::StopProcess
         }
         Process::Ready { .. } if restart.is_some() => s.record(|store| store.restart = None),
-        Process::None { address: Some(_) } if leaves && s.seen.absent => {
+        Process::None { address: Some(_) } | Process::Lost if leaves && s.seen.unlisted => {
             s.record(|store| store.removed_at = Some(s.now))
         }
-        Process::None { address: Some(_) } if leaves => Step::Call(BackendCall::Members),
-        Process::Lost if leaves && s.seen.absent => s.record(|store| store.removed_at = Some(s.now)),
+        Process::None { address: Some(address) } if leaves => {
+            let message = format!(
+                "its backend does not know {address}, but has a member at that port that no store is known to be; \
+                 nothing is deleted on a guess"
+            );
+            let wait = Wait::blocker(Code::StoreNotJoined, message);
+            s.paced(s.seen.identified_at, EVICT_PACE, BackendCall::Members, wait)
+        }
         Process::Lost if leaves => {
             let message = "its process was lost before anybody heard where it was reached, and its backend has a member \
                            that no store is known to be; nothing is deleted on a guess";

@@ -57,8 +57,10 @@ pub struct Sighting {
     pub identified_at: Option<Time>,
     /// When the backend last said that it keeps leaders away for us.
     pub evicted_at: Option<Time>,
-    /// The backend lists nobody at its address, or knows nobody there.
+    /// The backend knows nobody at its address.
     pub absent: bool,
+    /// The backend lists nobody who may be it, under whatever address.
+    pub unlisted: bool,
     /// Of a store with which nothing is under way: its record is not written for it.
     pub trouble: Option<Trouble>,
     /// Data left when it was first seen on its way out, and when: what the estimate comes from.

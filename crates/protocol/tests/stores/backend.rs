@@ -34,6 +34,8 @@ pub struct Backend {
     pub wants_forget: bool,
     /// Processes join by themselves when they are ready.
     pub joins: bool,
+    /// Hosts of those that join have other names here.
+    pub renames_hosts: bool,
     /// Processes know who they are before they have joined.
     pub knows_strangers: bool,
     /// Every call fails like this.
@@ -55,6 +57,7 @@ impl Backend {
             data_pace: 10,
             wants_forget: false,
             joins: true,
+            renames_hosts: false,
             knows_strangers: false,
             fails: None,
             fails_at: None,
@@ -70,7 +73,10 @@ impl Backend {
             for instance in cluster.instances_of(ix).filter(|instance| instance.is_available() && self.joins)
             {
                 let name = format!("{}-{}", entry.rec.name, instance.slot.unwrap());
-                let address = planner::stores::address_of(cluster, instance).unwrap();
+                let mut address = planner::stores::address_of(cluster, instance).unwrap();
+                if self.renames_hosts {
+                    address = format!("elsewhere:{}", address.rsplit_once(':').unwrap().1);
+                }
                 let fresh = Member {
                     address: address.clone(),
                     stage: Stage::Serving,

@@ -210,6 +210,27 @@ fn a_store_that_never_joined_goes_at_once() {
 }
 
 #[test]
+fn a_store_that_its_backend_may_know_under_another_name_of_its_host_keeps_its_data() {
+    let mut bench = Bench::with_stores(3);
+    bench.scale(4).unwrap();
+    bench.backend.members.remove("kv-3");
+    bench.backend.renames_hosts = true;
+    bench.seconds(20);
+    assert_eq!((bench.status("kv-3").identity, bench.waits("kv-3")), (None, "store_not_joined"));
+    bench.scale(3).unwrap();
+    bench.seconds(120);
+    assert_eq!(
+        (bench.names().len(), bench.waits("kv-3")),
+        (4, "store_not_joined"),
+        "nothing is deleted on a guess"
+    );
+    // It has surely left.
+    bench.backend.joins = false;
+    bench.backend.members.remove("kv-3");
+    bench.until("it is gone", |bench| bench.names().len() == 3);
+}
+
+#[test]
 fn one_that_finds_no_place_can_be_scaled_in() {
     let mut bench = Bench::with_stores(3);
     let mut big = group("kv", 3, false);
