@@ -3,14 +3,23 @@
 mod failover;
 mod feeds;
 mod hundred;
+mod restarts;
 mod stage;
 mod traffic;
 
 use crate::report::Report;
 
 /// What is measured here. A filter that names only these skips the million instances of the others.
-pub const NAMES: [&str; 6] =
-    [hundred::NAME, traffic::NAME, failover::NAME, feeds::OFF_A_NODE, feeds::GAP, feeds::GAP_POSTGRES];
+pub const NAMES: [&str; 8] = [
+    hundred::NAME,
+    traffic::NAME,
+    failover::NAME,
+    feeds::OFF_A_NODE,
+    feeds::GAP,
+    feeds::GAP_POSTGRES,
+    restarts::STOPPED,
+    restarts::EVICTOR,
+];
 
 pub fn run(report: &mut Report) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -32,6 +41,9 @@ pub fn run(report: &mut Report) -> anyhow::Result<()> {
         }
         if report.wants(feeds::GAP_POSTGRES) {
             feeds::gap_postgres(report).await?;
+        }
+        if report.wants(restarts::STOPPED) || report.wants(restarts::EVICTOR) {
+            restarts::run(report).await?;
         }
         Ok(())
     })
