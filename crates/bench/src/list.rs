@@ -32,5 +32,6 @@ pub const BENCHES: &[Bench] = &[
     Bench { figures: &[stores::REDB], needs: &[], run: |report| real::block(stores::redb(report)) },
     Bench { figures: &[stores::ETCD], needs: ETCD, run: |report| real::block(stores::etcd(report)) },
     Bench { figures: &[stores::COLD_OFFICE], needs: ETCD, run: |report| real::block(stores::cold_office(report)) },
+    Bench { figures: &[real::restarts::STOPPED, real::restarts::EVICTOR], needs: &[], run: |report| real::block(real::restarts::run(report)) },
     Bench { figures: &slots::NAMES, needs: REDIS, run: slots::run },
 ];

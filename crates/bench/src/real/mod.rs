@@ -5,6 +5,7 @@ pub mod failover;
 pub mod feeds;
 pub mod hundred;
 pub mod nomad;
+pub mod restarts;
 pub mod stage;
 pub mod traffic;
 pub mod workers;
