@@ -134,12 +134,12 @@ fn a_checkpoint_that_is_told_with_new_spans_does_not_rise_before_they_are_known(
         Time(20),
     );
     maintainer.advance(&roster, Time(20));
-    let told = maintainer.report(Time(2000)).expect("a report");
+    let told = maintainer.report(&roster, Time(2000)).expect("a report");
     assert_eq!(told.checkpoint, Some(at(5)));
     let spans = vec![a.clone(), SpanName::new("b")];
     maintainer.looked(Ok(Looked { spans: spans.clone(), ..Looked::default() }), Time(2100));
     maintainer.heard(&said_by_node(PeerBody::Progress { spans: vec![(a, epoch, at(9))] }), false, Time(2200));
-    let told = maintainer.report(Time(4000)).expect("a report");
+    let told = maintainer.report(&roster, Time(4000)).expect("a report");
     assert_eq!((told.spans.as_deref(), told.checkpoint), (Some(&spans[..]), Some(at(5))));
 }
 
@@ -197,4 +197,32 @@ fn a_node_forgets_a_feed_that_nobody_asks_about_unless_something_of_it_runs() {
         host.advance(Time(5 * HOURS));
         assert_eq!((host.feeds().count(), host.live()), (usize::from(runs), usize::from(runs)));
     }
+}
+
+#[test]
+fn an_inventory_that_was_overtaken_by_news_that_got_lost_says_nothing_of_what_runs() {
+    let (mut maintainer, roster, _) = begun(maintain(FeedState::Running, &["a"]));
+    let held = |state, epoch| {
+        let span = SpanName::new("a");
+        vec![Held { span, epoch: SpanEpoch(epoch), state, checkpoint: None, trouble: None }]
+    };
+    let mut hears = |body: PeerBody, at: u64| {
+        maintainer.heard(&said_by_node(body), false, Time(at));
+        let said = maintainer.advance(&roster, Time(at));
+        let prepares = |output: &Output| match output {
+            Output::Peer { body: PeerBody::Orders { orders, .. }, .. } => {
+                orders.iter().any(|order| order.what == SpanWhat::Prepare)
+            }
+            Output::Peer { .. } | Output::Look | Output::Sweep { .. } => false,
+        };
+        said.iter().any(prepares)
+    };
+    hears(PeerBody::News { number: 1, load: 1, held: held(HeldState::Prepared, 0) }, 20);
+    hears(PeerBody::News { number: 2, load: 1, held: held(HeldState::Running, (1 << 32) | 1) }, 30);
+    // The third is lost, the fourth shows it; what was said before the first comes after all.
+    hears(PeerBody::News { number: 4, load: 1, held: Vec::new() }, 40);
+    let late = PeerBody::Inventory { number: 0, load: 0, held: Vec::new() };
+    assert!(!hears(late, 50), "it runs, and is not started a second time");
+    let present = PeerBody::Inventory { number: 4, load: 1, held: held(HeldState::Running, (1 << 32) | 1) };
+    assert!(!hears(present, 60));
 }
