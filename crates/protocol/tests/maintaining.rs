@@ -198,3 +198,31 @@ fn a_node_forgets_a_feed_that_nobody_asks_about_unless_something_of_it_runs() {
         assert_eq!((host.feeds().count(), host.live()), (usize::from(runs), usize::from(runs)));
     }
 }
+
+#[test]
+fn an_inventory_that_was_overtaken_by_news_that_got_lost_says_nothing_of_what_runs() {
+    let (mut maintainer, roster, _) = begun(maintain(FeedState::Running, &["a"]));
+    let held = |state, epoch| {
+        let span = SpanName::new("a");
+        vec![Held { span, epoch: SpanEpoch(epoch), state, checkpoint: None, trouble: None }]
+    };
+    let mut hears = |body: PeerBody, at: u64| {
+        maintainer.heard(&said_by_node(body), false, Time(at));
+        let said = maintainer.advance(&roster, Time(at));
+        let prepares = |output: &Output| match output {
+            Output::Peer { body: PeerBody::Orders { orders, .. }, .. } => {
+                orders.iter().any(|order| order.what == SpanWhat::Prepare)
+            }
+            Output::Peer { .. } | Output::Look | Output::Sweep { .. } => false,
+        };
+        said.iter().any(prepares)
+    };
+    hears(PeerBody::News { number: 1, load: 1, held: held(HeldState::Prepared, 0) }, 20);
+    hears(PeerBody::News { number: 2, load: 1, held: held(HeldState::Running, (1 << 32) | 1) }, 30);
+    // The third is lost, the fourth shows it; what was said before the first comes after all.
+    hears(PeerBody::News { number: 4, load: 1, held: Vec::new() }, 40);
+    let late = PeerBody::Inventory { number: 0, load: 0, held: Vec::new() };
+    assert!(!hears(late, 50), "it runs, and is not started a second time");
+    let present = PeerBody::Inventory { number: 4, load: 1, held: held(HeldState::Running, (1 << 32) | 1) };
+    assert!(!hears(present, 60));
+}

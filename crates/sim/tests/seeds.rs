@@ -27,6 +27,10 @@ const ONCE_FAILED: &[(u64, &str)] = &[
     (241, "without surge and without room a move waited in silence, and for ever"),
     (687, "a coordinator whose own node was closed let feeds even out, and so leave draining nodes"),
     (852, "a feed that had nowhere to go kept the right to move from one that could leave"),
+    (
+        1264,
+        "an inventory that news had overtaken was believed after a gap, and thousands of spans started twice",
+    ),
     (711, "a checkpoint of fewer spans was stored for those that had come meanwhile"),
     (811, "disabling a node let an available instance elsewhere go as well"),
     (848, "an edge that had been away got a lease before it got its sets"),

@@ -73,6 +73,15 @@ pub(super) struct FeedDesk {
     uneven: BTreeSet<FeedName>,
 }
 
+impl FeedDesk {
+    fn note_moving(&mut self, name: &FeedName, moving: u32) {
+        match moving > 0 {
+            true => drop(self.in_flight.insert(name.clone())),
+            false => drop(self.in_flight.remove(name)),
+        }
+    }
+}
+
 impl FeedSeen {
     /// How many dispatchers its maintainer may have on the move, whatever it was told last: as many as some order
     /// allowed that it may not have heard a later one of.
@@ -395,8 +404,7 @@ impl Coordinator {
         let before_stuck = before.map(|before| before.stuck.clone()).unwrap_or_default();
         let phase_changed = before.is_none_or(|before| before.phase != report.phase);
         // What one that was there before this coordinator has moved was told by another.
-        let ours =
-            feed.maintainer.as_ref().is_some_and(|maintainer| maintainer.since >= self.in_office_since);
+        let ours = feed.maintainer.as_ref().is_some_and(|taker| taker.since >= self.in_office_since);
         let counted = before.map_or(if ours { 0 } else { report.moved }, |before| before.moved);
         let moved = report.moved - counted.min(report.moved);
         let due = now.since(seen.stored_at) >= CHECKPOINT_STORED_EVERY;
@@ -425,11 +433,8 @@ impl Coordinator {
         let cleaned = report.phase == Phase::Cleaned && feed.state == FeedState::Removing;
         let said = report.clone();
         seen.told = raised(seen.told, report.checkpoint);
-        match report.moving > 0 {
-            true => drop(self.feeds.in_flight.insert(name.clone())),
-            false => drop(self.feeds.in_flight.remove(&name)),
-        }
         seen.report = Some(report);
+        self.feeds.note_moving(&name, said.moving);
         self.feeds.moves.dispatchers_done += moved;
         if said.phase == Phase::Working && self.feeds.handed_over.get(&name) == Some(&said.epoch) {
             self.feeds.handed_over.remove(&name);

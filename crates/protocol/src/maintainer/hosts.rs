@@ -19,6 +19,9 @@ pub(super) struct Host {
     pub epoch: ProcessEpoch,
     /// The number of the last news; `None`: it has not answered.
     pub heard: Option<u64>,
+    /// News of this number were seen and some before them missed: an older inventory, overtaken on its way, does not
+    /// know of them.
+    pub floor: u64,
     pub ask_at: Time,
     /// Asked that often without an answer from itself.
     pub tries: u32,
@@ -55,6 +58,7 @@ impl Hosts {
             self.all.entry(node.node.clone()).or_insert_with(|| Host {
                 epoch: node.epoch,
                 heard: None,
+                floor: 0,
                 ask_at: now,
                 tries: 0,
                 relayed: false,

@@ -407,7 +407,7 @@ impl Maintainer {
         match &peer.body {
             PeerBody::Inventory { number, load, held } => {
                 // One that was overtaken by later news says nothing.
-                if host.heard.is_none_or(|heard| *number >= heard) {
+                if *number >= host.heard.unwrap_or(host.floor) {
                     host.answered(*number, *load, relayed, now);
                     self.inventory(&peer.from, held, now);
                 }
@@ -425,7 +425,9 @@ impl Maintainer {
                     }
                 }
                 // Some were missed: everything is asked for.
-                Some(heard) if *number > heard + 1 => (host.heard, host.ask_at) = (None, now),
+                Some(heard) if *number > heard + 1 => {
+                    (host.heard, host.floor, host.ask_at) = (None, *number, now);
+                }
                 Some(_) | None => {}
             },
             PeerBody::Progress { spans } => {
