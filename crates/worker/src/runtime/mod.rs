@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe;
 
@@ -118,6 +118,7 @@ impl Runtime {
         DirBuilder::new().recursive(true).mode(0o700).create(root)?;
         // Shims work from elsewhere, so relative paths would mean something else to them.
         let root = fs::canonicalize(root)?;
+        spread_apart(&root);
         Ok(Self { nursery: Arc::new(Nursery::new(exe, &root)), root, cgroups })
     }
 
@@ -259,6 +260,23 @@ fn prepare(dir: &Path, launch: Launch, cgroups: &Cgroups) -> Result<File, Launch
         Ok(book.into_file())
     });
     written.map_err(io_error(format!("write {}", dir.join(BOOK).display())))
+}
+
+/// Tells ext4 that the directories in here have nothing to do with each other. Otherwise it makes all of them,
+/// and what is in them, out of the same few blocks, and without a journal a file that is made there looks at every
+/// one that was removed within minutes. Other filesystems do not know it, and need not.
+fn spread_apart(root: &Path) {
+    let tell = || -> io::Result<()> {
+        let dir = File::open(root)?;
+        let flags = ioctl_getflags(&dir)?;
+        if !flags.contains(IFlags::TOPDIR) {
+            ioctl_setflags(&dir, flags | IFlags::TOPDIR)?;
+        }
+        Ok(())
+    };
+    if let Err(fault) = tell() {
+        tracing::debug!("{}: its directories cannot be spread: {fault}", root.display());
+    }
 }
 
 fn check_name(instance: &str) -> Result<(), LaunchError> {
