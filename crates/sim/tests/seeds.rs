@@ -45,6 +45,7 @@ const ONCE_FAILED: &[(u64, &str)] = &[
     (624, "a rollout of a stateful service took a second place while a drain emptied the first"),
     (767, "a late word of a lease that was over gave a span to a second dispatcher"),
     (3889, "a failed release was called complete with an instance of the old one left"),
+    (1189, "a maintainer that was told news all the time never asked, and its host took it for gone"),
 ];
 
 fn assert_well(seed: u64) -> Coverage {

@@ -105,7 +105,7 @@ struct Hosted {
     maintainer: MaintainerEpoch,
     /// Where that maintainer is.
     at: NodeId,
-    asked_at: Time,
+    heard_at: Time,
     /// How many of the spans are on their way in.
     arriving: usize,
     spec: Arc<FeedSpec>,
@@ -125,7 +125,7 @@ struct Hosted {
 
 impl Hosted {
     fn silent_at(&self) -> Time {
-        self.asked_at + SILENT_AFTER
+        self.heard_at + SILENT_AFTER
     }
 }
 
@@ -194,7 +194,7 @@ impl Dispatchers {
         let hosted = self.feeds.entry(peer.feed.clone()).or_insert_with(|| Hosted {
             maintainer: peer.maintainer,
             at: peer.from.clone(),
-            asked_at: now,
+            heard_at: now,
             arriving: 0,
             spec: spec.clone(),
             mark: None,
@@ -214,7 +214,7 @@ impl Dispatchers {
             hosted.relay_until = Time(0);
             hosted.news.clear();
         }
-        hosted.asked_at = now;
+        hosted.heard_at = now;
         if relayed {
             hosted.relay_until = now + RELAY_FOR;
         }
@@ -247,10 +247,10 @@ impl Dispatchers {
         roster: &RosterView,
         now: Time,
     ) {
-        let known = self.feeds.get(&peer.feed).is_some_and(|hosted| hosted.maintainer == peer.maintainer);
-        if !known {
-            return;
-        }
+        let hosted = self.feeds.get_mut(&peer.feed).filter(|hosted| hosted.maintainer == peer.maintainer);
+        let Some(hosted) = hosted else { return };
+        // Who is told news all the time has no reason to ask.
+        hosted.heard_at = now;
         // One that knows less of the closed set than the maintainer might be in it.
         let behind = roster.revision().is_none_or(|known| known < revision);
         let refusal = match () {
@@ -490,7 +490,7 @@ impl Dispatchers {
             return;
         }
         let is_needed = |hosted: &Hosted| {
-            now.since(hosted.asked_at) < FORGET_AFTER || hosted.spans.values().any(Local::is_live)
+            now.since(hosted.heard_at) < FORGET_AFTER || hosted.spans.values().any(Local::is_live)
         };
         self.feeds.retain(|_, hosted| is_needed(hosted));
         self.forget_at = now + FORGET_AFTER;
