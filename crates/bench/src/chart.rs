@@ -70,7 +70,7 @@ text { font: 12px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-seri
 .title { font-size: 14px; font-weight: 600; fill: var(--ink); }
 .grid { stroke: var(--grid); stroke-width: 1; }
 .bar { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 5 4; }
-.bar-says { font-size: 11px; }
+.bar-says { font-size: 11px; paint-order: stroke; stroke: var(--paper); stroke-width: 4px; }
 .curve { fill: none; stroke-width: 2.2; stroke-linejoin: round; }
 .s0 { stroke: var(--c0); } .s1 { stroke: var(--c1); } .s2 { stroke: var(--c2); } .s3 { stroke: var(--c3); }
 .d0 { fill: var(--c0); } .d1 { fill: var(--c1); } .d2 { fill: var(--c2); } .d3 { fill: var(--c3); }
@@ -140,16 +140,10 @@ fn draw(svg: &mut String, panel: &Panel, (left, top): (f64, f64), points: &[&Poi
     put!(svg, "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">units</text>", top + height + 36.0);
     let bar = y(panel.bar);
     put!(svg, "<line class=\"bar\" x1=\"{left}\" y1=\"{bar:.1}\" x2=\"{}\" y2=\"{bar:.1}\"/>", left + width);
-    let (right, above) = (left + width - 6.0, bar - 6.0);
-    put!(
-        svg,
-        "<text class=\"bar-says\" x=\"{right}\" y=\"{above:.1}\" text-anchor=\"end\">{}</text>",
-        panel.bar_says
-    );
     for (at, count) in nodes.iter().enumerate() {
         let curve: BTreeMap<usize, f64> = points
             .iter()
-            .filter(|point| point.nodes == *count)
+            .filter(|point| point.nodes == *count && point.value > 0.0)
             .map(|point| (point.units, point.value))
             .collect();
         let places = curve.iter().map(|(units, value)| (x(*units as f64), y(*value), *units, *value));
@@ -164,6 +158,13 @@ fn draw(svg: &mut String, panel: &Panel, (left, top): (f64, f64), points: &[&Poi
             );
         }
     }
+    // Last, so that no curve runs through it.
+    let (right, above) = (left + width - 6.0, bar - 6.0);
+    put!(
+        svg,
+        "<text class=\"bar-says\" x=\"{right}\" y=\"{above:.1}\" text-anchor=\"end\">{}</text>",
+        panel.bar_says
+    );
 }
 
 /// Powers of ten around all of them, with room above.

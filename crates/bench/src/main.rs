@@ -27,6 +27,7 @@ fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["--one", name] => runner::one(name),
+        ["--size", nodes, units] => scaling::size(nodes, units),
         ["--nomad"] => real::nomad::compare(),
         [] | [""] => runner::all(),
         [filter] => runner::some(filter),

@@ -1,5 +1,9 @@
 //! How the figures of the planner and the coordinator grow with the cluster, for the curves in the docs.
 
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
 use crate::{
     cluster::{place, settle_instances},
     office,
@@ -28,13 +32,38 @@ pub fn run(report: &mut Report) -> anyhow::Result<()> {
     let mut points = 0;
     for nodes in NODES {
         for units in UNITS.into_iter().filter(|units| units / nodes <= UNITS_PER_NODE_MAX) {
-            for (chart, value) in measure(nodes, units) {
-                report.point(&Point { chart: chart.to_owned(), nodes, units, value });
+            for (chart, value) in apart(nodes, units)? {
+                report.point(&Point { chart, nodes, units, value });
                 points += 1;
             }
         }
     }
     report.line(NAME, f64::from(points), "points", Bar::None);
+    Ok(())
+}
+
+/// In a process of its own: what a larger cluster has left behind would be taken for the memory of the next.
+fn apart(nodes: usize, units: usize) -> anyhow::Result<Vec<(String, f64)>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let ended = command.args(["--size", &nodes.to_string(), &units.to_string()]).output()?;
+    ensure!(
+        ended.status.success(),
+        "{units} units on {nodes} nodes: {}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    let said = String::from_utf8(ended.stdout)?;
+    let point = |line: &str| {
+        let (chart, value) = line.split_once(' ').context("a name and a value")?;
+        Ok((chart.to_owned(), value.parse()?))
+    };
+    said.lines().map(point).collect()
+}
+
+/// For the one that started it.
+pub fn size(nodes: &str, units: &str) -> anyhow::Result<()> {
+    for (chart, value) in measure(nodes.parse()?, units.parse()?) {
+        println!("{chart} {value}");
+    }
     Ok(())
 }
 
