@@ -4,7 +4,7 @@ use model::{FeedName, SpanName};
 use tokio_postgres::Row as SqlRow;
 
 use super::connect::{Session, Side, trouble};
-use super::names::{quoted, slot_name, slot_prefix};
+use super::names::{quoted, quoted_table, slot_name, slot_prefix};
 use crate::change::{Column, Shape};
 use crate::contract::{Outlook, Trouble};
 
@@ -113,6 +113,16 @@ async fn tables(session: &Session, publication: &str) -> Result<Vec<Table>, Trou
     let mut tables: Vec<Table> = rows.iter().map(table).collect();
     tables.sort_by_key(Table::span);
     Ok(tables)
+}
+
+/// What changes whenever the table, or a partition of it, is truncated or rewritten. Snapshots do not matter to it.
+pub async fn storage(session: &Session, shape: &Shape) -> Result<String, Trouble> {
+    let sql = "SELECT COALESCE(string_agg(pg_relation_filenode(part)::text, ',' ORDER BY part::oid), '')
+               FROM (SELECT $1::text::regclass AS part
+                     UNION SELECT relid FROM pg_partition_tree($1::text::regclass)) AS parts";
+    let table = quoted_table(&shape.schema, &shape.table);
+    let row = session.client.query_one(sql, &[&table]).await;
+    Ok(row.map_err(|error| trouble(Side::Source, &format!("looking at {table}"), &error))?.get(0))
 }
 
 /// The table that a span stands for, fit to be read.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt, pin_mut};
-use model::{Checkpoint, SpanEpoch, SpanName};
+use model::{Checkpoint, Code, SpanEpoch, SpanName};
 
 use super::catalog::{self, Table};
-use super::connect::{Side, trouble};
+use super::connect::{Session, Side, trouble};
 use super::names::{literal, quoted, quoted_table, slot_name};
 use super::stream::Stream;
 use super::wal::{Fault, Fresh, Wal};
@@ -21,6 +21,9 @@ use crate::sink::{Sink, SpanSink, Stand};
 /// little enough to hold in memory for every dispatcher of a node.
 const LOAD_ROWS: usize = 20_000;
 const LOAD_BYTES: usize = 8 << 20;
+
+/// How often a copy is begun anew because the table was truncated meanwhile.
+const COPY_TRIES_MAX: usize = 20;
 
 pub struct Span {
     source: Arc<Source>,
@@ -73,26 +76,52 @@ impl Span {
 
     /// Copies the table as it was when a slot was made anew.
     async fn copy(&mut self, control: &Control) -> Result<Copied, Trouble> {
-        self.sink.is_ours().await?;
-        let shape = self.refresh().await?;
-        let session = self.source.shared.get().await?;
-        slots::remove(&session, &self.slot).await?;
-        let mut wal = self.fresh_wal().await?;
-        let (at, _) = slots::moment(&session).await?;
-        let fresh = tokio::select! {
-            biased;
-            () = control.stop.cancelled() => return Ok(Copied::Stopped),
-            fresh = wal.create_slot(&self.slot) => fresh.map_err(|fault| fault.trouble("making the slot"))?,
-        };
-        self.sink.clear().await?;
-        if !self.copy_rows(&fresh, &shape, control).await? {
-            return Ok(Copied::Stopped);
+        for _ in 0..COPY_TRIES_MAX {
+            self.sink.is_ours().await?;
+            let shape = self.refresh().await?;
+            let session = self.source.shared.get().await?;
+            slots::remove(&session, &self.slot).await?;
+            let mut wal = self.fresh_wal().await?;
+            let (at, _) = slots::moment(&session).await?;
+            let before = catalog::storage(&session, &shape).await?;
+            let fresh = tokio::select! {
+                biased;
+                () = control.stop.cancelled() => return Ok(Copied::Stopped),
+                fresh = wal.create_slot(&self.slot) => fresh.map_err(|fault| fault.trouble("making the slot"))?,
+            };
+            let session = self.at_snapshot(&fresh, &shape).await?;
+            // The snapshot lives in this session until its next command.
+            self.wal = Some(wal);
+            // A truncate empties the table under snapshots from before it too, and what happened between the two
+            // would be changes to rows that nobody copied.
+            if catalog::storage(&session, &shape).await? != before {
+                continue;
+            }
+            self.sink.clear().await?;
+            if !self.copy_rows(&session, &shape, control).await? {
+                return Ok(Copied::Stopped);
+            }
+            let at = Checkpoint { position: fresh.position, at };
+            self.sink.loaded(at).await?;
+            return Ok(Copied::Whole(at));
         }
-        // The snapshot lives in this session until its next command.
-        self.wal = Some(wal);
-        let at = Checkpoint { position: fresh.position, at };
-        self.sink.loaded(at).await?;
-        Ok(Copied::Whole(at))
+        let span = self.table.span();
+        let message = format!("copying {span}: it was truncated or rewritten each of {COPY_TRIES_MAX} times");
+        Err(Trouble::passing(Code::SourceUnreachable, message))
+    }
+
+    /// A session that sees the table as it was when the slot was made, and that nobody truncates it under.
+    async fn at_snapshot(&mut self, fresh: &Fresh, shape: &Shape) -> Result<Session, Trouble> {
+        let session = self.source.endpoint.connect(&super::application(&self.source.feed)).await?;
+        let sql = format!(
+            "SET idle_in_transaction_session_timeout = 0; \
+             BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {}; \
+             LOCK TABLE {} IN ACCESS SHARE MODE",
+            literal(&fresh.snapshot),
+            rows_of(&self.table, shape)
+        );
+        session.run(&format!("copying {}", self.table.span()), &sql).await?;
+        Ok(session)
     }
 
     async fn fresh_wal(&mut self) -> Result<Wal, Trouble> {
@@ -103,20 +132,14 @@ impl Span {
     }
 
     /// `false`: stopped before the end.
-    async fn copy_rows(&mut self, fresh: &Fresh, shape: &Shape, control: &Control) -> Result<bool, Trouble> {
+    async fn copy_rows(
+        &mut self,
+        session: &Session,
+        shape: &Shape,
+        control: &Control,
+    ) -> Result<bool, Trouble> {
         let doing = format!("copying {}", self.table.span());
         let lost = |error: tokio_postgres::Error| trouble(Side::Source, &doing, &error);
-        let session = self.source.endpoint.connect(&super::application(&self.source.feed)).await?;
-        session
-            .run(
-                &doing,
-                &format!(
-                    "SET idle_in_transaction_session_timeout = 0; \
-                     BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {}",
-                    literal(&fresh.snapshot)
-                ),
-            )
-            .await?;
         let lines = session.client.copy_out(&copy_sql(&self.table, shape)).await.map_err(lost)?;
         pin_mut!(lines);
         let (mut rows, mut bytes) = (Vec::new(), 0);
@@ -172,10 +195,14 @@ impl Span {
 
 fn copy_sql(table: &Table, shape: &Shape) -> String {
     let columns: Vec<String> = shape.columns.iter().map(|column| quoted(&column.name)).collect();
-    let only = if table.kind == "r" { "ONLY " } else { "" };
     let filter = table.filter.as_ref().map(|filter| format!(" WHERE ({filter})")).unwrap_or_default();
-    let name = quoted_table(&shape.schema, &shape.table);
-    format!("COPY (SELECT {} FROM {only}{name}{filter}) TO STDOUT", columns.join(", "))
+    format!("COPY (SELECT {} FROM {}{filter}) TO STDOUT", columns.join(", "), rows_of(table, shape))
+}
+
+/// The table without those that inherit from it; a partitioned one with its partitions.
+fn rows_of(table: &Table, shape: &Shape) -> String {
+    let only = if table.kind == "r" { "ONLY " } else { "" };
+    format!("{only}{}", quoted_table(&shape.schema, &shape.table))
 }
 
 #[async_trait]
