@@ -21,7 +21,7 @@ const RELEASES: u32 = 3;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Node { node: u32, intent: Intent, health: Health, zone: u8 },
+    Node { node: u32, intent: Intent, health: Health, zone: u8, edge: bool },
     Drain { node: u32, state: DrainState },
     Service { service: u32, release: u32, failed: bool, healthy: Option<u32> },
     Instance { id: u64, desired: Desired, actual: Actual, since: Option<u64>, release: u32 },
@@ -59,10 +59,10 @@ fn spec(release: u32) -> Arc<ServiceSpec> {
     Arc::new(file.check().unwrap().2)
 }
 
-fn node(n: u32, intent: Intent, health: Health, zone: u8) -> Node {
+fn node(n: u32, intent: Intent, health: Health, zone: u8, edge: bool) -> Node {
     Node {
         id: NodeId::new(&format!("n{n}")),
-        roles: Roles::WORKER,
+        roles: Roles { edge, ..Roles::WORKER },
         intent,
         health,
         health_since: Time(0),
@@ -105,7 +105,9 @@ fn fixed(id: u64) -> (ServiceIx, NodeIx, Option<InstanceId>) {
 
 fn changed(step: &Step, epoch: u64) -> Change {
     match step.clone() {
-        Step::Node { node: n, intent, health, zone } => Change::Node(node(n, intent, health, zone)),
+        Step::Node { node: n, intent, health, zone, edge } => {
+            Change::Node(node(n, intent, health, zone, edge))
+        }
         Step::Drain { node, state } => {
             let mut part = DrainNode::queued(NodeId::new(&format!("n{node}")), DrainOptions::default());
             part.state = state;
@@ -163,8 +165,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let instance = (1..40u64, desired, actual, proptest::option::weighted(0.9, 0..5u64), release.clone());
     let healthy = proptest::option::of(release.clone());
     let step = prop_oneof![
-        2 => (0..NODES, intent, health, 0..2u8)
-            .prop_map(|(node, intent, health, zone)| Step::Node { node, intent, health, zone }),
+        2 => (0..NODES, intent, health, 0..2u8, any::<bool>())
+            .prop_map(|(node, intent, health, zone, edge)| Step::Node { node, intent, health, zone, edge }),
         2 => (0..NODES, drain).prop_map(|(node, state)| Step::Drain { node, state }),
         1 => (0..SERVICES, release, any::<bool>(), healthy)
             .prop_map(|(service, release, failed, healthy)| Step::Service { service, release, failed, healthy }),
@@ -183,7 +185,7 @@ proptest! {
     fn indexes_equal_a_recomputation_after_any_change(steps in steps()) {
         let mut cluster = Cluster::default();
         for n in 0..NODES {
-            cluster.apply(&Change::Node(node(n, Intent::Active, Health::Up, 0)));
+            cluster.apply(&Change::Node(node(n, Intent::Active, Health::Up, 0, false)));
         }
         for n in 0..SERVICES {
             cluster.apply(&Change::Service(service(n, 1, false, None)));
