@@ -239,23 +239,28 @@ impl Maintainer {
         now: Time,
     ) {
         let Some(failed) = failed.filter(|(code, _)| !is_refusal(*code)) else { return };
-        match self.at(name) {
-            At::Preparing { to } if to == *node => {
-                self.turned_down(node, name, failed, now);
-                self.set(name, At::Nowhere, now);
-            }
-            At::Moving { on, epoch, to } if to == *node => {
-                self.turned_down(node, name, failed, now);
-                self.set(name, At::Running { on, epoch }, now);
-            }
-            At::Unknown
+        if self.is_preparing_on(node, name) {
+            self.not_prepared(node, name, failed, now);
+        }
+    }
+
+    fn is_preparing_on(&self, node: &NodeId, name: &SpanName) -> bool {
+        matches!(self.at(name), At::Preparing { to } | At::Moving { to, .. } if to == *node)
+    }
+
+    /// It stays with whoever has it.
+    fn not_prepared(&mut self, node: &NodeId, name: &SpanName, why: &(Code, String), now: Time) {
+        self.turned_down(node, name, why, now);
+        let at = match self.at(name) {
+            At::Moving { on, epoch, .. } => At::Running { on, epoch },
+            At::Preparing { .. } => At::Nowhere,
+            at @ (At::Unknown
             | At::Nowhere
-            | At::Preparing { .. }
             | At::Starting { .. }
             | At::Running { .. }
-            | At::Moving { .. }
-            | At::Stopping { .. } => {}
-        }
+            | At::Stopping { .. }) => at,
+        };
+        self.set(name, at, now);
     }
 
     fn is_preparing(&mut self, node: &NodeId, name: &SpanName) {
@@ -270,16 +275,9 @@ impl Maintainer {
 
     fn is_absent(&mut self, node: &NodeId, name: &SpanName, refused: Option<&(Code, String)>, now: Time) {
         match self.at(name) {
-            At::Preparing { to } if to == *node => {
+            At::Preparing { to } | At::Moving { to, .. } if to == *node => {
                 if let Some(why) = refused {
-                    self.turned_down(node, name, why, now);
-                    self.set(name, At::Nowhere, now);
-                }
-            }
-            At::Moving { on, epoch, to } if to == *node => {
-                if let Some(why) = refused {
-                    self.turned_down(node, name, why, now);
-                    self.set(name, At::Running { on, epoch }, now);
+                    self.not_prepared(node, name, why, now);
                 }
             }
             // It denies: only now is it nobody's.
